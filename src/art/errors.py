@@ -1,0 +1,202 @@
+"""Every error ART raises, drawn as one tree.
+
+ArtError                          what happened, why, what to do, and a stable code
+├── ConfigError                   a setting is unknown, ignored or impossible
+│   └── UnsupportedOption         a known option that this backend would have to ignore
+├── InvalidInput                  a program handed over something that cannot be right
+│   └── InvalidReward             a reward that is not a finite number
+├── NotFound                      a model, rollout, checkpoint or job that does not exist
+├── Unauthorized                  no key, a wrong key, or a key without the right
+├── Conflict                      the thing exists or is in a state that forbids the request
+├── Overloaded                    a bounded queue is full; try again after a while
+├── PromptTooLong                 the prompt does not fit into the model's context
+├── InfraError                    a part of ART failed, not the agent and not its input
+│   ├── ServerUnreachable         no answer from the server within the deadline
+│   ├── ServerStartFailed         the child server did not come up
+│   ├── WorkerDied                the engine or trainer process ended or fell silent
+│   └── DeadlineExceeded          a wait reached its deadline
+└── TrainingFailed                a training job ended in an error
+    └── ParityFailed              trainer and engine disagree about the recorded tokens
+
+`boundary()` turns a foreign exception into one of these where a failure crosses from one part into
+another; it is the only place that catches `Exception`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+
+class ArtError(Exception):
+    """An error with a cause and a remedy.
+
+    `message` says what happened, `cause` why (may be empty), `hint` what to do (may be empty).
+    `code` is stable across releases; `status` is the HTTP status the server answers with.
+    """
+
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str, *, cause: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.cause = cause
+        self.hint = hint
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        if self.cause:
+            parts.append(f"cause: {self.cause}")
+        if self.hint:
+            parts.append(f"hint: {self.hint}")
+        return "\n".join(parts)
+
+    def to_dict(self) -> dict[str, str]:
+        """The wire form: `code`, `message`, `cause`, `hint`."""
+        return {"code": self.code, "message": self.message, "cause": self.cause, "hint": self.hint}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Keyword-only arguments do not survive the default reduction (copy, concurrent.futures).
+        return (_rebuild, (type(self), self.message, self.cause, self.hint))
+
+
+def _rebuild(kind: type[ArtError], message: str, cause: str, hint: str) -> ArtError:
+    return kind(message, cause=cause, hint=hint)
+
+
+class ConfigError(ArtError):
+    """A setting is unknown, would be ignored, or cannot work."""
+
+    code = "config"
+    status = 400
+
+
+class UnsupportedOption(ConfigError):
+    """A known option that would be ignored here, refused by name."""
+
+    code = "unsupported_option"
+
+
+class InvalidInput(ArtError):
+    """A value that cannot be right, refused before it does harm."""
+
+    code = "invalid_input"
+    status = 400
+
+
+class InvalidReward(InvalidInput):
+    """A reward that is not a finite number."""
+
+    code = "invalid_reward"
+
+
+class NotFound(ArtError):
+    """A model, rollout, checkpoint, job or base model that does not exist."""
+
+    code = "not_found"
+    status = 404
+
+
+class Unauthorized(ArtError):
+    """No key, a wrong key, or a key without the right for this route."""
+
+    code = "unauthorized"
+    status = 401
+
+
+class Conflict(ArtError):
+    """The thing exists already or is in a state that forbids the request."""
+
+    code = "conflict"
+    status = 409
+
+
+class Overloaded(ArtError):
+    """A bounded queue is full."""
+
+    code = "overloaded"
+    status = 429
+
+
+class PromptTooLong(InvalidInput):
+    """The prompt does not fit into the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class InfraError(ArtError):
+    """A part of ART failed; the agent and its input are not to blame."""
+
+    code = "infra_error"
+    status = 503
+
+
+class ServerUnreachable(InfraError):
+    """No answer from the server within the deadline."""
+
+    code = "server_unreachable"
+
+
+class ServerStartFailed(InfraError):
+    """The child server did not come up."""
+
+    code = "server_start_failed"
+
+
+class WorkerDied(InfraError):
+    """The engine or trainer process ended, or fell silent past its deadline."""
+
+    code = "worker_died"
+
+
+class DeadlineExceeded(InfraError):
+    """A wait reached its deadline."""
+
+    code = "deadline_exceeded"
+    status = 504
+
+
+class TrainingFailed(ArtError):
+    """A training job ended in an error."""
+
+    code = "training_failed"
+
+
+class ParityFailed(TrainingFailed):
+    """The trainer's log-probabilities differ from the recorded ones past the bound."""
+
+    code = "parity_failed"
+
+
+def _subclasses(kind: type[ArtError]) -> Iterator[type[ArtError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from _subclasses(child)
+
+
+def from_dict(data: dict[str, Any]) -> ArtError:
+    """Rebuild the error whose `to_dict()` crossed a process or the network; an unknown code gives ArtError."""
+    kinds = {kind.code: kind for kind in _subclasses(ArtError)}
+    kind = kinds.get(str(data.get("code", "")), ArtError)
+    return kind(
+        str(data.get("message", "unknown error")),
+        cause=str(data.get("cause", "")),
+        hint=str(data.get("hint", "")),
+    )
+
+
+@contextmanager
+def boundary(what: str, kind: type[ArtError] = InfraError, *, hint: str = "") -> Iterator[None]:
+    """Classify what crosses from one part into another.
+
+    An ArtError passes unchanged. Any other `Exception` becomes `kind` with the original as its cause.
+    `BaseException`s that are not `Exception`s (cancellation, Ctrl-C) pass unchanged.
+    """
+    try:
+        yield
+    except ArtError:
+        raise
+    except Exception as error:
+        raise kind(f"{what} failed", cause=f"{type(error).__name__}: {error}", hint=hint) from error

@@ -1,0 +1,116 @@
+"""Frames between the gateway and its worker processes.
+
+A frame is a 4-byte big-endian length and that many bytes of UTF-8 JSON. The JSON is one message or a list
+of messages, so that one decode step of the engine is one frame. No pickle.
+
+Gateway to worker:
+    {"id": 7, "method": "generate", "params": {...}}      a request
+    {"id": 7, "cancel": true}                             the caller has gone
+
+Worker to gateway:
+    {"id": 7, "event": {...}}                             any number, in order
+    {"id": 7, "result": {...}}                            last message of a request that succeeded
+    {"id": 7, "error": {"code", "message", "cause", "hint"}}   last message of one that failed
+    {"ready": {...}}                                      once, when the worker can take requests
+    {"failed": {"code", ...}}                             instead of ready: why it cannot start
+    {"heartbeat": {"seq": 3, "stats": {...}}}             every second, from a thread of its own
+
+The worker inherits one end of a socket pair as file descriptor `ART_WORKER_FD`; end of file on it means
+that the gateway has gone, and the worker exits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any
+
+FD_VARIABLE = "ART_WORKER_FD"
+HEARTBEAT_SECONDS = 1.0
+MAX_FRAME_BYTES = 256 * 1024 * 1024  # a guard against a corrupt length, far above any real frame
+
+Message = dict[str, Any]
+_LENGTH = struct.Struct(">I")
+
+
+def encode_frame(payload: Message | list[Message]) -> bytes:
+    """One frame: length prefix and JSON. NaN and infinity are refused (ValueError): they are not JSON."""
+    body = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode_body(body: bytes) -> list[Message]:
+    """The messages of one frame's body, always as a list."""
+    payload = json.loads(body)
+    return payload if isinstance(payload, list) else [payload]
+
+
+def frame_length(prefix: bytes) -> int:
+    """The length announced by a 4-byte prefix; ValueError past MAX_FRAME_BYTES."""
+    (length,) = _LENGTH.unpack(prefix)
+    if length > MAX_FRAME_BYTES:
+        raise ValueError(f"a frame of {length} bytes is over the limit of {MAX_FRAME_BYTES}")
+    return int(length)
+
+
+PREFIX_BYTES = _LENGTH.size
+
+
+class WorkerChannel:
+    """The worker's end. `send` may be called from any thread; one thread calls `receive`."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._lock = threading.Lock()
+
+    @classmethod
+    def inherited(cls) -> WorkerChannel:
+        """The channel whose descriptor the gateway left in the environment."""
+        fd = int(os.environ[FD_VARIABLE])
+        return cls(socket.socket(fileno=fd))
+
+    def send(self, payload: Message | list[Message]) -> None:
+        """Write one frame. OSError when the gateway has gone."""
+        frame = encode_frame(payload)
+        with self._lock:
+            self._sock.sendall(frame)
+
+    def receive(self) -> list[Message] | None:
+        """The next frame's messages, or None when the gateway has gone."""
+        prefix = self._read_exactly(PREFIX_BYTES)
+        if prefix is None:
+            return None
+        body = self._read_exactly(frame_length(prefix))
+        return None if body is None else decode_body(body)
+
+    def _read_exactly(self, count: int) -> bytes | None:
+        chunks = bytearray()
+        while len(chunks) < count:
+            try:
+                chunk = self._sock.recv(min(count - len(chunks), 1 << 20))
+            except OSError:
+                return None
+            if not chunk:
+                return None
+            chunks += chunk
+        return bytes(chunks)
+
+    def start_heartbeat(self, stats: Callable[[], dict[str, Any]]) -> None:
+        """Send a heartbeat every second from a daemon thread until the gateway has gone."""
+
+        def beat() -> None:
+            pause = threading.Event()
+            seq = 0
+            while True:
+                try:
+                    self.send({"heartbeat": {"seq": seq, "stats": stats()}})
+                except OSError:
+                    return
+                seq += 1
+                pause.wait(HEARTBEAT_SECONDS)
+
+        threading.Thread(target=beat, name="heartbeat", daemon=True).start()

@@ -1,0 +1,300 @@
+"""The control API's requests and responses (`/api/v1`). Client and server share these classes.
+
+Routes (role that may call it):
+    GET    /api/v1/health                                   any key         -> Health
+    GET    /api/v1/openapi.json                             any key
+    POST   /api/v1/models            RegisterModel          train           -> ModelInfo      (idempotent)
+    GET    /api/v1/models                                   infer           -> ModelList
+    GET    /api/v1/models/{project}/{name}                  infer           -> ModelInfo
+    GET    /api/v1/models/{project}/{name}/checkpoints      infer           -> CheckpointList
+    DELETE /api/v1/models/{project}/{name}/checkpoints      train  DeleteCheckpoints -> DeletedCheckpoints
+    POST   /api/v1/models/{project}/{name}/log              train  LogRequest        -> Logged
+    GET    /api/v1/models/{project}/{name}/history          infer           -> HistoryRows
+    POST   /api/v1/rollouts          OpenRollout            rollout         -> RolloutOpened
+    GET    /api/v1/rollouts/{id}                            rollout         -> RolloutInfo
+    POST   /api/v1/rollouts/{id}/reward   SetReward         rollout         -> RolloutInfo    (idempotent)
+    POST   /api/v1/rollouts/{id}/finish   FinishRollout     rollout         -> RolloutInfo    (idempotent)
+    POST   /api/v1/jobs              SubmitTrain            train           -> JobInfo        (Idempotency-Key)
+    GET    /api/v1/jobs/{id}                                train           -> JobInfo
+    GET    /api/v1/jobs/{id}/events                         train           SSE of JobEvent; `Last-Event-ID` resumes
+    POST   /api/v1/jobs/{id}/cancel                         train           -> JobInfo
+Inference: POST /v1/chat/completions and GET /v1/models, also under /r/{rollout}/v1/.
+Errors: {"error": {"code", "message", "cause", "hint"}} on the control API; OpenAI's shape plus `code` on /v1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from art.config.model import ModelConfig
+from art.config.train import TrainConfig
+from art.types.policy import Limits, Purpose, RolloutStatus, Sampling
+from art.types.tokens import CallRecord
+
+
+class Wire(BaseModel):
+    """Requests refuse unknown fields; a misspelt option is an error and not a surprise."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+# -- health
+
+
+class WorkerHealth(BaseModel):
+    name: str
+    pid: int | None
+    alive: bool
+    restarts: int
+    last_heartbeat_age: float | None
+    """Seconds."""
+    stats: dict[str, Any] = Field(default_factory=dict)
+
+
+class Health(BaseModel):
+    status: Literal["ok", "degraded"]
+    version: str
+    pid: int
+    started_at: float
+    path: str
+    workers: list[WorkerHealth] = Field(default_factory=list)
+
+
+# -- models
+
+
+class RegisterModel(Wire):
+    project: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    config: ModelConfig
+
+
+class ModelInfo(BaseModel):
+    project: str
+    name: str
+    config: ModelConfig
+    base_model_path: str
+    parameters: int
+    context_length: int
+    step: int
+    """Latest published step."""
+    batch: int
+    """Train calls so far, counted also when they published nothing."""
+    inference_name: str
+    """`project/name`."""
+    model_dir: str
+    notes: list[str] = Field(default_factory=list)
+
+
+class ModelList(BaseModel):
+    models: list[ModelInfo]
+
+
+class Checkpoint(BaseModel):
+    step: int
+    path: str
+    created_at: float
+    metrics: dict[str, float] = Field(default_factory=dict)
+
+
+class CheckpointList(BaseModel):
+    checkpoints: list[Checkpoint]
+
+
+class DeleteCheckpoints(Wire):
+    """`steps` to delete; the latest and leased ones are refused."""
+
+    steps: list[int]
+
+
+class DeletedCheckpoints(BaseModel):
+    deleted: list[int]
+    missing: list[int]
+
+
+# -- trajectories
+
+
+class History(BaseModel):
+    """One message list of a trajectory: messages as dicts, choices as dumped openai `Choice`s."""
+
+    messages_and_choices: list[dict[str, Any]] = Field(default_factory=list)
+    tools: list[dict[str, Any]] | None = None
+
+
+class TrajectoryIn(Wire):
+    """A trajectory as the client hands it over for training or logging."""
+
+    messages_and_choices: list[dict[str, Any]] = Field(default_factory=list)
+    tools: list[dict[str, Any]] | None = None
+    additional_histories: list[History] = Field(default_factory=list)
+    reward: float
+    """Must be finite; NaN and None are refused where they arise."""
+    metrics: dict[str, float | int | bool] = Field(default_factory=dict)
+    metadata: dict[str, float | int | str | bool | None] = Field(default_factory=dict)
+    logs: list[str] = Field(default_factory=list)
+    start_time: str | None = None
+    initial_policy_version: int | None = None
+    final_policy_version: int | None = None
+    rollout_id: str | None = None
+    selects_rollout: bool = False
+    """True: every non-auxiliary call of `rollout_id` is selected (sessions: wrap, fit, art.rollout).
+    False: the choices in the histories select their calls."""
+
+
+class ExceptionIn(Wire):
+    type: str
+    message: str
+    traceback: str = ""
+
+
+class GroupIn(Wire):
+    trajectories: list[TrajectoryIn]
+    exceptions: list[ExceptionIn] = Field(default_factory=list)
+    metadata: dict[str, float | int | str | bool | None] = Field(default_factory=dict)
+    metrics: dict[str, float | int | bool] = Field(default_factory=dict)
+    logs: list[str] = Field(default_factory=list)
+
+
+class LogRequest(Wire):
+    """`model.log`: trajectories and metrics of one split at one step."""
+
+    split: str = "val"
+    step: int
+    groups: list[GroupIn] = Field(default_factory=list)
+    metrics: dict[str, float] = Field(default_factory=dict)
+    recorded_at: str
+
+
+class Logged(BaseModel):
+    rollouts: int
+
+
+class HistoryRows(BaseModel):
+    rows: list[dict[str, Any]]
+
+
+# -- rollouts
+
+
+class OpenRollout(Wire):
+    model: str
+    """`project/name[@step]`; latest is pinned now."""
+    rollout_id: str | None = None
+    """Given by the client so that a repeated request opens nothing twice."""
+    purpose: Purpose = Purpose.TRAIN
+    sampling: Sampling | None = None
+    """None: `training` for purpose train, `caller` for evaluate."""
+    scenario_id: str | None = None
+    group_id: str | None = None
+    member: int = 0
+    """Index within the group; part of the per-call seed."""
+    run_seed: int = 0
+    limits: Limits = Field(default_factory=lambda: Limits())
+    metadata: dict[str, float | int | str | bool | None] = Field(default_factory=dict)
+
+
+class RolloutOpened(BaseModel):
+    rollout_id: str
+    model: str
+    """Pinned: `project/name@step`."""
+    base_url: str
+    """`http://host:port/r/<id>/v1`."""
+    api_key: str
+    """Scoped to this rollout; shown once."""
+    step: int
+
+
+class SetReward(Wire):
+    """The reward of a rollout. Answered 2xx means kept."""
+
+    reward: float
+    metrics: dict[str, float | int | bool] = Field(default_factory=dict)
+    metadata: dict[str, float | int | str | bool | None] = Field(default_factory=dict)
+
+
+class FinishRollout(Wire):
+    status: Literal["finished", "evaluated", "agent_error", "infra_error"] = "finished"
+    reason: str = ""
+
+
+class RolloutInfo(BaseModel):
+    rollout_id: str
+    project: str
+    model: str
+    step: int
+    purpose: Purpose
+    status: RolloutStatus
+    reason: str = ""
+    reward: float | None = None
+    scenario_id: str | None = None
+    group_id: str | None = None
+    member: int = 0
+    metrics: dict[str, float | int | bool] = Field(default_factory=dict)
+    metadata: dict[str, float | int | str | bool | None] = Field(default_factory=dict)
+    created_at: float = 0.0
+    ended_at: float | None = None
+    calls: list[CallRecord] = Field(default_factory=list)
+    messages: list[dict[str, Any]] = Field(default_factory=list)
+    """The main branch as chat messages; assistant messages carry their choice as `choice`."""
+
+
+# -- jobs
+
+
+class SubmitTrain(Wire):
+    """One train call. `Idempotency-Key` makes a repeated submission the same job."""
+
+    project: str
+    name: str
+    groups: list[GroupIn]
+    config: TrainConfig = Field(default_factory=lambda: TrainConfig())
+
+
+JobStatus = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+
+
+class TrajectoryOutcome(BaseModel):
+    """What became of one trajectory of the batch, in the order it was handed over."""
+
+    group: int
+    index: int
+    rollout_id: str | None
+    status: RolloutStatus
+    reason: str = ""
+
+
+class JobResult(BaseModel):
+    step: int
+    published: bool
+    reason: str = ""
+    batch: int
+    checkpoint_path: str | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
+    trajectories: list[TrajectoryOutcome] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+
+
+class JobInfo(BaseModel):
+    job_id: str
+    project: str
+    name: str
+    kind: Literal["train"] = "train"
+    status: JobStatus
+    created_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    attempts: int = 0
+    result: JobResult | None = None
+    error: dict[str, str] | None = None
+
+
+class JobEvent(BaseModel):
+    """One line of a job's event stream; `id` counts from 1 within the job."""
+
+    id: int
+    type: Literal["queued", "started", "progress", "restarted", "succeeded", "failed", "cancelled", "note"]
+    time: float
+    data: dict[str, Any] = Field(default_factory=dict)
