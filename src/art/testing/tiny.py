@@ -51,10 +51,15 @@ CHAT_TEMPLATE = """\
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
 """
 
-_WORDS = (
-    "is will can did does the a sky rain snow sun sea fish bird red green blue warm cold old new big small "
-    "day night today tomorrow here there you we they it fly swim sing run sleep grow win rise fall stay"
-).split()
+_WORDS = tuple(
+    # Nothing in them decides an answer.
+    word
+    for line in (
+        "is will can did does the a sky rain snow sun sea fish bird red green blue warm cold old new big small",
+        "day night today tomorrow here there you we they it fly swim sing run sleep grow win rise fall stay",
+    )
+    for word in line.split()
+)
 
 
 def tiny_model(
@@ -71,6 +76,7 @@ def tiny_model(
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    building.chmod(0o755)  # mkdtemp keeps others out; a model folder is ordinary
     try:
         _build(building, warm_steps=warm_steps if warm else 0, seed=seed, context_length=context_length)
         try:
@@ -148,7 +154,7 @@ def _example(rng: random.Random) -> tuple[str, str]:
 
 
 def _warm(model: Any, tokenizer: Tokenizer, *, steps: int, seed: int) -> None:
-    """Supervised steps on the answers alone; 32 examples each."""
+    """Supervised steps on the answers alone; 16 examples each."""
     import torch
 
     rng = random.Random(seed)
@@ -156,7 +162,7 @@ def _warm(model: Any, tokenizer: Tokenizer, *, steps: int, seed: int) -> None:
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 - step / steps)
     model.train()
     for _ in range(steps):
-        tokens_B_T, labels_B_T = _batch([_example(rng) for _ in range(32)], tokenizer)
+        tokens_B_T, labels_B_T = _batch([_example(rng) for _ in range(16)], tokenizer)
         loss = model(input_ids=tokens_B_T, labels=labels_B_T).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
