@@ -1,0 +1,39 @@
+"""What a user may set about the engine and the trainer process."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class EngineConfig(BaseModel):
+    """How engine workers are started. `None` means: chosen by the engine, reported in its notes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["torch", "scripted"] = "torch"
+    """`torch` runs the model; `scripted` answers from a file, for tests."""
+    script: str | None = None
+    """Rules of the scripted engine (JSON)."""
+    token_log: str | None = None
+    """File to which the scripted engine writes the tokens it was given and sampled."""
+    max_batch: int | None = Field(None, ge=1, le=4096)
+    """Choices decoded at once."""
+    context: int | None = Field(None, ge=16)
+    """Tokens of prompt and completion together; None is the base model's."""
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    threads: int | None = Field(None, ge=1)
+    """CPU threads of the worker; None is every core it may use."""
+    prefix_cache: bool = True
+    max_adapters: int | None = Field(None, ge=1)
+    """Adapter versions held in memory at once."""
+
+
+class TrainerConfig(BaseModel):
+    """How the trainer worker is started."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    threads: int | None = Field(None, ge=1)
+    """CPU threads; None is every core it may use."""

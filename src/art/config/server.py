@@ -1,0 +1,59 @@
+"""What a user may set about a server."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from art.config.engine import EngineConfig, TrainerConfig
+
+
+class ServerConfig(BaseModel):
+    """Settings of `art serve`. Times are seconds, sizes bytes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: Path = Path(".art")
+    """Folder with everything the server keeps."""
+    host: str = "127.0.0.1"
+    """Address to listen on. Anything but loopback needs `allow_remote`."""
+    port: int = Field(7999, ge=0, le=65535)
+    """0 takes a free port, written to server.json."""
+    allow_remote: bool = False
+    """Permits a host that other machines can reach. Traffic is plain HTTP: put a TLS proxy before it."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names, beside loopback and `host`, that a request's Host header may carry (a proxy's name)."""
+    stop_with_clients: bool = False
+    """Stop when no client holds a file in server/clients any more."""
+    max_body_bytes: int = Field(64 * 1024 * 1024, ge=1024)
+    """Largest request body. A batch of 256 rollouts with log-probabilities is about 20 MiB."""
+    max_waiting_calls: int = Field(1024, ge=1)
+    """Calls admitted at once; past it, 429 with Retry-After."""
+    engine_start_seconds: float = Field(300.0, gt=0)
+    """Deadline of an engine's start: reading 15 GB of weights from a slow disk takes minutes."""
+    trainer_start_seconds: float = Field(120.0, gt=0)
+    """Deadline of the trainer's start: importing torch from a cold disk takes tens of seconds."""
+    heartbeat_seconds: float = Field(10.0, gt=0)
+    """A worker silent for this long is dead; workers send a heartbeat every second."""
+    call_seconds: float = Field(600.0, gt=0)
+    """Longest silence of one call to the engine."""
+    train_seconds: float = Field(24 * 3600.0, gt=0)
+    """Deadline of one training job."""
+    stop_seconds: float = Field(20.0, gt=0)
+    """How long running calls get to end after the first SIGTERM; a step in progress always ends."""
+    keep_checkpoints: int = Field(5, ge=1)
+    """Retention: the last this many steps, beside the latest and the best by validation reward."""
+    engine: EngineConfig = Field(default_factory=lambda: EngineConfig())
+    trainer: TrainerConfig = Field(default_factory=lambda: TrainerConfig())
+
+    @property
+    def is_loopback(self) -> bool:
+        """True when only this machine can reach `host`."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False

@@ -1,0 +1,38 @@
+"""What the routes of one server share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import time
+from typing import TYPE_CHECKING
+
+from art.config.server import ServerConfig
+from art.server.keys import Keys
+from art.store.store import Store
+from art.trainer.protocol import Trainer
+
+if TYPE_CHECKING:
+    from art.server.engines import EnginePool
+    from art.server.jobs import Jobs
+    from art.server.sessions import Sessions
+    from art.server.versions import Versions
+
+
+@dataclass(slots=True)
+class Gateway:
+    """Made by `lifetime.py` at start, reached by routes as `request.app.state.gateway`."""
+
+    settings: ServerConfig
+    root: Path
+    """The server's folder (`--path`), absolute; the store lies in `root / "server"`."""
+    url: str
+    """`http://host:port`, as clients on this machine reach it."""
+    store: Store
+    keys: Keys
+    engines: EnginePool
+    trainer: Trainer
+    versions: Versions
+    sessions: Sessions
+    jobs: Jobs
+    started_at: float = field(default_factory=time)

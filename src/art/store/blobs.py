@@ -1,0 +1,76 @@
+"""Token arrays on disk: one append-only file per rollout, one safetensors buffer per call."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from art.errors import InvalidInput
+from art.types.tokens import BlobRef
+
+
+class BlobStore:
+    """Reads and appends blobs under `root`. One writer at a time; readers need no lock.
+
+    A crash during an append leaves bytes that no BlobRef names; the next append goes after them.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def append(self, path: str, arrays: dict[str, np.ndarray]) -> BlobRef:
+        """Write `arrays` at the end of `path` (relative to the root). The bytes are with the system on return."""
+        body = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+        file = self._resolve(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            offset = os.fstat(fd).st_size
+            view = memoryview(body)
+            while view:
+                view = view[os.write(fd, view) :]
+        finally:
+            os.close(fd)
+        return BlobRef(path=path, offset=offset, length=len(body), crc32=zlib.crc32(body))
+
+    def read(self, ref: BlobRef) -> dict[str, np.ndarray]:
+        """The arrays behind `ref`; InvalidInput naming the file when the bytes are not the ones written."""
+        file = self._resolve(ref.path)
+        try:
+            with file.open("rb") as handle:
+                handle.seek(ref.offset)
+                body = handle.read(ref.length)
+        except OSError as error:
+            raise InvalidInput(f"the token file {file} cannot be read", cause=str(error)) from error
+        if len(body) != ref.length or zlib.crc32(body) != ref.crc32:
+            raise InvalidInput(
+                f"the token file {file} is damaged at offset {ref.offset}",
+                cause=f"{ref.length} bytes with checksum {ref.crc32} were written, other bytes were found",
+                hint="restore the file from a backup, or leave this rollout out of training",
+            )
+        try:
+            return load(body)
+        except SafetensorError as error:
+            raise InvalidInput(f"the token file {file} holds no arrays at offset {ref.offset}") from error
+
+    def sync(self, path: str) -> None:
+        """Force `path` to the disk; a file that does not exist has nothing to force."""
+        try:
+            fd = os.open(self._resolve(path), os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+    def _resolve(self, path: str) -> Path:
+        file = (self.root / path).resolve()
+        if not file.is_relative_to(self.root.resolve()):
+            raise InvalidInput(f"the blob path {path!r} leaves the store")
+        return file

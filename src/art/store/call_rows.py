@@ -1,0 +1,121 @@
+"""Calls and their choices in SQL."""
+
+from __future__ import annotations
+
+from art.errors import NotFound
+from art.store.records import CallText
+from art.store.sql import Conn, Row, dumps, insert, loads, one, rows
+from art.types.policy import SamplingParams
+from art.types.tokens import BlobRef, CallRecord, ChoiceRecord
+
+_PLAIN = (
+    "call_id",
+    "rollout_id",
+    "parent_call_id",
+    "branch",
+    "number",
+    "agent",
+    "dialect",
+    "version",
+    "purpose",
+    "prompt_token_count",
+    "reused_token_count",
+    "started_at",
+    "first_token_at",
+    "finished_at",
+)
+
+
+def add_call(conn: Conn, call: CallRecord, text: CallText) -> None:
+    """Insert a call and its choices. Its blob must have been appended before."""
+    values = {name: getattr(call, name) for name in _PLAIN}
+    values["auxiliary"] = int(call.auxiliary)
+    values["sampling_asked"] = dumps(call.sampling_asked)
+    values["sampling_used"] = call.sampling_used.model_dump_json()
+    values["blob"] = None if call.blob is None else call.blob.model_dump_json()
+    values["text"] = text.model_dump_json()
+    insert(conn, "calls", values)
+    for choice in call.choices:
+        insert(
+            conn,
+            "choices",
+            {
+                "call_id": call.call_id,
+                "choice": choice.index,
+                "finish_reason": choice.finish_reason,
+                "token_count": choice.token_count,
+                "spans": dumps([span.model_dump() for span in choice.spans]),
+                "fate": choice.fate.value,
+                "reason": choice.reason,
+                "reward": choice.reward,
+                "weight": choice.weight,
+            },
+        )
+
+
+def _choice(row: Row) -> ChoiceRecord:
+    return ChoiceRecord(
+        index=row["choice"],
+        finish_reason=row["finish_reason"],
+        token_count=row["token_count"],
+        spans=loads(row["spans"]),
+        fate=row["fate"],
+        reason=row["reason"],
+        reward=row["reward"],
+        weight=row["weight"],
+    )
+
+
+def _call(row: Row, choices: list[ChoiceRecord]) -> CallRecord:
+    return CallRecord(
+        **{name: row[name] for name in _PLAIN},
+        auxiliary=bool(row["auxiliary"]),
+        sampling_asked=loads(row["sampling_asked"]),
+        sampling_used=SamplingParams.model_validate_json(row["sampling_used"]),
+        blob=None if row["blob"] is None else BlobRef.model_validate_json(row["blob"]),
+        choices=choices,
+    )
+
+
+def get_call(conn: Conn, call_id: str) -> CallRecord | None:
+    row = one(conn, "SELECT * FROM calls WHERE call_id = ?", call_id)
+    if row is None:
+        return None
+    found = rows(conn, "SELECT * FROM choices WHERE call_id = ? ORDER BY choice", call_id)
+    return _call(row, [_choice(choice) for choice in found])
+
+
+def calls_of(conn: Conn, rollout_id: str) -> list[CallRecord]:
+    """A rollout's calls in the order they were recorded."""
+    choices: dict[str, list[ChoiceRecord]] = {}
+    found = rows(
+        conn,
+        "SELECT choices.* FROM choices JOIN calls USING (call_id) WHERE rollout_id = ? ORDER BY choice",
+        rollout_id,
+    )
+    for row in found:
+        choices.setdefault(row["call_id"], []).append(_choice(row))
+    calls = rows(conn, "SELECT * FROM calls WHERE rollout_id = ? ORDER BY number, rowid", rollout_id)
+    return [_call(row, choices.get(row["call_id"], [])) for row in calls]
+
+
+def text_of(conn: Conn, call_id: str) -> CallText:
+    """The text of a call; NotFound when there is no such call."""
+    row = one(conn, "SELECT text FROM calls WHERE call_id = ?", call_id)
+    if row is None:
+        raise NotFound(f"there is no call {call_id}")
+    return CallText.model_validate_json(row["text"])
+
+
+def recent_calls(conn: Conn, project: str, model: str, limit: int) -> list[CallRecord]:
+    """The newest calls of a model, newest first: where a choice without its art field is looked for."""
+    found = rows(
+        conn,
+        "SELECT call_id FROM calls JOIN rollouts USING (rollout_id)"
+        " WHERE project = ? AND model = ? ORDER BY calls.rowid DESC LIMIT ?",
+        project,
+        model,
+        limit,
+    )
+    calls = (get_call(conn, row["call_id"]) for row in found)
+    return [call for call in calls if call is not None]

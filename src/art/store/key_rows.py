@@ -1,0 +1,36 @@
+"""Keys and the audit table in SQL."""
+
+from __future__ import annotations
+
+import time
+
+from art.store.records import AuditRow, KeyRow
+from art.store.sql import Conn, dumps, insert, loads, one, rows
+
+
+def put_key(conn: Conn, key: KeyRow) -> None:
+    """Insert or overwrite a key."""
+    insert(conn, "keys", key.model_dump(mode="json"), replace=("key_id",))
+
+
+def get_key(conn: Conn, key_id: str) -> KeyRow | None:
+    row = one(conn, "SELECT * FROM keys WHERE key_id = ?", key_id)
+    return None if row is None else KeyRow.model_validate(dict(row))
+
+
+def drop_expired(conn: Conn) -> int:
+    """Delete keys that have expired; the number of them."""
+    return conn.execute("DELETE FROM keys WHERE expires_at < ?", (time.time(),)).rowcount
+
+
+def add_audit(conn: Conn, entry: AuditRow) -> None:
+    values = {**entry.model_dump(mode="json"), "detail": dumps(entry.detail)}
+    insert(conn, "audit", values)
+
+
+def list_audit(conn: Conn, limit: int) -> list[AuditRow]:
+    """Newest first."""
+    found = rows(
+        conn, "SELECT time, key_id, action, target, detail FROM audit ORDER BY id DESC LIMIT ?", limit
+    )
+    return [AuditRow.model_validate({**dict(row), "detail": loads(row["detail"])}) for row in found]

@@ -1,0 +1,166 @@
+"""Models, their checkpoints and their history in SQL."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any
+
+from art.store.records import CheckpointRow, LoggedTrajectory, ModelRow
+from art.store.sql import Conn, Row, dumps, insert, loads, one, rows
+from art.types.jobs import CheckpointInfo
+
+
+def _model(row: Row) -> ModelRow:
+    return ModelRow.model_validate(
+        {
+            **dict(row),
+            "config": loads(row["config"]),
+            "base": loads(row["base"]),
+            "notes": loads(row["notes"]),
+        }
+    )
+
+
+def put_model(conn: Conn, model: ModelRow) -> ModelRow:
+    """Insert a model; one that exists is returned as it stands."""
+    existing = get_model(conn, model.project, model.name)
+    if existing is not None:
+        return existing
+    values = model.model_dump(mode="json")
+    for name in ("config", "base", "notes"):
+        values[name] = dumps(values[name])
+    insert(conn, "models", values)
+    return model
+
+
+def get_model(conn: Conn, project: str, name: str) -> ModelRow | None:
+    row = one(conn, "SELECT * FROM models WHERE project = ? AND name = ?", project, name)
+    return None if row is None else _model(row)
+
+
+def list_models(conn: Conn) -> list[ModelRow]:
+    return [_model(row) for row in rows(conn, "SELECT * FROM models ORDER BY created_at, project, name")]
+
+
+def put_checkpoint(conn: Conn, info: CheckpointInfo, metrics: dict[str, float], job_id: str | None) -> None:
+    """Record a published step and make it the latest. Repeating it changes nothing."""
+    values = {
+        "project": info.project,
+        "name": info.name,
+        "step": info.step,
+        "info": info.model_dump_json(),
+        "metrics": dumps(metrics),
+        "job_id": job_id,
+        "created_at": info.created_at or time.time(),
+        "deleted_at": None,
+    }
+    insert(conn, "checkpoints", values, replace=("project", "name", "step"))
+    conn.execute(
+        "UPDATE models SET step = MAX(step, ?) WHERE project = ? AND name = ?",
+        (info.step, info.project, info.name),
+    )
+
+
+def list_checkpoints(conn: Conn, project: str, name: str) -> list[CheckpointRow]:
+    """Oldest first, without deleted ones."""
+    found = rows(
+        conn,
+        "SELECT info, metrics, job_id FROM checkpoints"
+        " WHERE project = ? AND name = ? AND deleted_at IS NULL ORDER BY step",
+        project,
+        name,
+    )
+    return [
+        CheckpointRow(
+            info=CheckpointInfo.model_validate_json(row["info"]),
+            metrics=loads(row["metrics"]),
+            job_id=row["job_id"],
+        )
+        for row in found
+    ]
+
+
+def remove_checkpoint(conn: Conn, project: str, name: str, step: int) -> bool:
+    """Mark a step deleted; False when there was none. The row stays: steps are never reused."""
+    done = conn.execute(
+        "UPDATE checkpoints SET deleted_at = ?"
+        " WHERE project = ? AND name = ? AND step = ? AND deleted_at IS NULL",
+        (time.time(), project, name, step),
+    )
+    return done.rowcount > 0
+
+
+def add_history(
+    conn: Conn,
+    *,
+    project: str,
+    name: str,
+    step: int,
+    recorded_at: str,
+    data: dict[str, Any],
+    trajectories: list[LoggedTrajectory],
+) -> bool:
+    """Append one history row with its trajectories; False when the same row is there already."""
+    body = dumps(data)
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    done = conn.execute(
+        "INSERT INTO history (project, name, step, recorded_at, digest, data) VALUES (?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT DO NOTHING",
+        (project, name, step, recorded_at, digest, body),
+    )
+    if done.rowcount == 0:
+        return False
+    history_id = done.lastrowid
+    for item in trajectories:
+        insert(
+            conn,
+            "logged_trajectories",
+            {
+                "history_id": history_id,
+                "project": item.project,
+                "name": item.name,
+                "split": item.split,
+                "step": item.step,
+                "group_index": item.group,
+                "trajectory_index": item.index,
+                "rollout_id": item.rollout_id,
+                "reward": item.reward,
+                "body": dumps(item.body),
+                "created_at": item.created_at,
+            },
+        )
+    return True
+
+
+def list_history(conn: Conn, project: str, name: str) -> list[dict[str, Any]]:
+    """History rows in the order they were recorded."""
+    found = rows(conn, "SELECT data FROM history WHERE project = ? AND name = ? ORDER BY id", project, name)
+    return [loads(row["data"]) for row in found]
+
+
+def list_logged(conn: Conn, project: str, name: str, step: int) -> list[LoggedTrajectory]:
+    """Trajectories logged at `step`, in their order."""
+    found = rows(
+        conn,
+        "SELECT * FROM logged_trajectories WHERE project = ? AND name = ? AND step = ?"
+        " ORDER BY history_id, group_index, trajectory_index",
+        project,
+        name,
+        step,
+    )
+    return [
+        LoggedTrajectory(
+            project=row["project"],
+            name=row["name"],
+            split=row["split"],
+            step=row["step"],
+            group=row["group_index"],
+            index=row["trajectory_index"],
+            rollout_id=row["rollout_id"],
+            reward=row["reward"],
+            body=loads(row["body"]),
+            created_at=row["created_at"],
+        )
+        for row in found
+    ]

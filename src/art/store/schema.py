@@ -1,0 +1,127 @@
+"""The database's tables, as numbered migrations.
+
+A migration runs once, in its own transaction, and records its number in `schema_version`. Migrations are
+appended, never edited: a folder written by an older release is brought forward at the next start, and one
+written by a newer release is refused.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+from art.errors import ConfigError
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE models (
+            project TEXT NOT NULL, name TEXT NOT NULL,
+            config TEXT NOT NULL, base TEXT NOT NULL, model_dir TEXT NOT NULL,
+            step INTEGER NOT NULL, batch INTEGER NOT NULL, created_at REAL NOT NULL, notes TEXT NOT NULL,
+            PRIMARY KEY (project, name)
+        ) STRICT""",
+        """CREATE TABLE checkpoints (
+            project TEXT NOT NULL, name TEXT NOT NULL, step INTEGER NOT NULL,
+            info TEXT NOT NULL, metrics TEXT NOT NULL, job_id TEXT, created_at REAL NOT NULL,
+            deleted_at REAL,
+            PRIMARY KEY (project, name, step)
+        ) STRICT""",
+        """CREATE TABLE rollouts (
+            rollout_id TEXT PRIMARY KEY, project TEXT NOT NULL, model TEXT NOT NULL, step INTEGER NOT NULL,
+            purpose TEXT NOT NULL, sampling TEXT NOT NULL, status TEXT NOT NULL, reason TEXT NOT NULL,
+            implicit INTEGER NOT NULL, reward REAL, scenario_id TEXT, group_id TEXT,
+            member INTEGER NOT NULL, run_seed INTEGER NOT NULL, limits TEXT NOT NULL,
+            metrics TEXT NOT NULL, metadata TEXT NOT NULL, key_id TEXT,
+            created_at REAL NOT NULL, ended_at REAL
+        ) STRICT""",
+        "CREATE INDEX rollouts_by_model ON rollouts (project, model, created_at)",
+        "CREATE INDEX rollouts_by_status ON rollouts (status)",
+        "CREATE INDEX rollouts_by_group ON rollouts (group_id)",
+        """CREATE TABLE calls (
+            call_id TEXT PRIMARY KEY, rollout_id TEXT NOT NULL REFERENCES rollouts (rollout_id),
+            parent_call_id TEXT, branch INTEGER NOT NULL, number INTEGER NOT NULL, agent TEXT,
+            dialect TEXT NOT NULL, version TEXT NOT NULL, purpose TEXT NOT NULL, auxiliary INTEGER NOT NULL,
+            sampling_asked TEXT NOT NULL, sampling_used TEXT NOT NULL,
+            prompt_token_count INTEGER NOT NULL, reused_token_count INTEGER NOT NULL,
+            started_at REAL NOT NULL, first_token_at REAL, finished_at REAL,
+            blob TEXT, text TEXT NOT NULL
+        ) STRICT""",
+        "CREATE INDEX calls_by_rollout ON calls (rollout_id, number)",
+        """CREATE TABLE choices (
+            call_id TEXT NOT NULL REFERENCES calls (call_id), choice INTEGER NOT NULL,
+            finish_reason TEXT NOT NULL, token_count INTEGER NOT NULL, spans TEXT NOT NULL,
+            fate TEXT NOT NULL, reason TEXT NOT NULL, trained_tokens INTEGER NOT NULL DEFAULT 0,
+            reward REAL, weight REAL NOT NULL,
+            PRIMARY KEY (call_id, choice)
+        ) STRICT""",
+        "CREATE INDEX choices_by_fate ON choices (fate)",
+        """CREATE TABLE jobs (
+            job_id TEXT PRIMARY KEY, project TEXT NOT NULL, name TEXT NOT NULL, kind TEXT NOT NULL,
+            status TEXT NOT NULL, spec TEXT NOT NULL, batch INTEGER, parent_step INTEGER,
+            attempts INTEGER NOT NULL, cancel_requested INTEGER NOT NULL,
+            created_at REAL NOT NULL, started_at REAL, ended_at REAL, result TEXT, error TEXT
+        ) STRICT""",
+        "CREATE INDEX jobs_by_status ON jobs (status, created_at)",
+        """CREATE TABLE job_events (
+            job_id TEXT NOT NULL REFERENCES jobs (job_id), id INTEGER NOT NULL,
+            type TEXT NOT NULL, time REAL NOT NULL, data TEXT NOT NULL,
+            PRIMARY KEY (job_id, id)
+        ) STRICT""",
+        """CREATE TABLE batches (
+            project TEXT NOT NULL, name TEXT NOT NULL, batch INTEGER NOT NULL, job_id TEXT NOT NULL,
+            parent_step INTEGER NOT NULL, step INTEGER NOT NULL, published INTEGER NOT NULL,
+            reason TEXT NOT NULL, metrics TEXT NOT NULL, time REAL NOT NULL,
+            PRIMARY KEY (project, name, batch)
+        ) STRICT""",
+        """CREATE TABLE history (
+            id INTEGER PRIMARY KEY, project TEXT NOT NULL, name TEXT NOT NULL,
+            step INTEGER NOT NULL, recorded_at TEXT NOT NULL, digest TEXT NOT NULL, data TEXT NOT NULL,
+            UNIQUE (project, name, digest)
+        ) STRICT""",
+        """CREATE TABLE logged_trajectories (
+            id INTEGER PRIMARY KEY, history_id INTEGER NOT NULL REFERENCES history (id),
+            project TEXT NOT NULL, name TEXT NOT NULL, split TEXT NOT NULL, step INTEGER NOT NULL,
+            group_index INTEGER NOT NULL, trajectory_index INTEGER NOT NULL, rollout_id TEXT,
+            reward REAL NOT NULL, body TEXT NOT NULL, created_at REAL NOT NULL
+        ) STRICT""",
+        "CREATE INDEX logged_by_model ON logged_trajectories (project, name, step)",
+        """CREATE TABLE keys (
+            key_id TEXT PRIMARY KEY, sha256 TEXT NOT NULL, role TEXT NOT NULL, project TEXT, rollout_id TEXT,
+            label TEXT NOT NULL, created_at REAL NOT NULL, expires_at REAL, revoked_at REAL
+        ) STRICT""",
+        """CREATE TABLE audit (
+            id INTEGER PRIMARY KEY, time REAL NOT NULL, key_id TEXT, action TEXT NOT NULL,
+            target TEXT NOT NULL, detail TEXT NOT NULL
+        ) STRICT""",
+        """CREATE TABLE idempotency (
+            scope TEXT NOT NULL, key TEXT NOT NULL, digest TEXT NOT NULL, ref TEXT NOT NULL,
+            created_at REAL NOT NULL,
+            PRIMARY KEY (scope, key)
+        ) STRICT""",
+    ),
+)
+
+
+def migrate(conn: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> int:
+    """Bring the database to the newest schema; returns its version. ConfigError when it is newer than we are."""
+    conn.execute(
+        "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, applied_at REAL NOT NULL) STRICT"
+    )
+    current = int(conn.execute("SELECT COALESCE(MAX(version), 0) FROM schema_version").fetchone()[0])
+    if current > len(migrations):
+        raise ConfigError(
+            f"the store has schema version {current}, this release knows {len(migrations)}",
+            cause="a newer release wrote it",
+            hint="use that release, or another folder (--path)",
+        )
+    for number, statements in enumerate(migrations[current:], start=current + 1):
+        conn.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in statements:
+                conn.execute(statement)
+            conn.execute("INSERT INTO schema_version VALUES (?, ?)", (number, time.time()))
+        except sqlite3.Error:
+            conn.execute("ROLLBACK")
+            raise
+        conn.execute("COMMIT")
+    return len(migrations)

@@ -1,0 +1,320 @@
+"""The server's memory: one SQLite file for what is queried, blob files for token arrays.
+
+Every method returns after its change is committed. Every text and every token array passes the redaction
+before it is written; ids, counts, rewards, statuses and times are stored as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from art.store import call_rows, job_rows, key_rows, model_rows, rollout_rows
+from art.store.blobs import BlobStore
+from art.store.database import Database
+from art.store.records import (
+    AuditRow,
+    CallText,
+    CheckpointRow,
+    IdempotencyRow,
+    JobRow,
+    KeyRow,
+    LoggedTrajectory,
+    Metadata,
+    Metrics,
+    ModelRow,
+    Outcomes,
+    RolloutFilter,
+    RolloutRow,
+)
+from art.store.redaction import KeepEverything, Redaction
+from art.store.sql import Conn
+from art.types.jobs import CheckpointInfo
+from art.types.policy import RolloutStatus
+from art.types.tokens import BlobRef, CallRecord
+from art.types.wire import JobEvent, JobResult
+
+DATABASE = "art.db"
+BLOBS = "blobs"
+
+
+class Store:
+    """Opened once per folder (`server/`). All methods may be called from any task of one event loop."""
+
+    def __init__(self, root: Path, redact: Redaction) -> None:
+        self.root = root
+        self.blobs = BlobStore(root / BLOBS)
+        self._db = Database(root / DATABASE)
+        self._redact = redact
+
+    @classmethod
+    async def open(cls, root: Path, *, redact: Redaction | None = None) -> Store:
+        """Open or create the store under `root`; ConfigError when a newer release wrote it."""
+        store = cls(root, redact or KeepEverything())
+        await asyncio.to_thread(store._start)
+        return store
+
+    def _start(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        os.chmod(self.root, 0o700)
+        self._db.open()
+
+    async def close(self) -> None:
+        """Finish the writes that wait, then close."""
+        await asyncio.to_thread(self._db.close)
+
+    # -- models
+
+    async def put_model(self, model: ModelRow) -> ModelRow:
+        """Insert a model; one that exists is returned as it stands."""
+        return await self._db.write(lambda conn: model_rows.put_model(conn, model))
+
+    async def get_model(self, project: str, name: str) -> ModelRow | None:
+        return await self._db.read(lambda conn: model_rows.get_model(conn, project, name))
+
+    async def list_models(self) -> list[ModelRow]:
+        return await self._db.read(model_rows.list_models)
+
+    async def put_checkpoint(
+        self, info: CheckpointInfo, metrics: dict[str, float] | None = None, job_id: str | None = None
+    ) -> None:
+        """Record a published step and make it the model's latest. Idempotent."""
+        await self._db.write(lambda conn: model_rows.put_checkpoint(conn, info, metrics or {}, job_id))
+
+    async def list_checkpoints(self, project: str, name: str) -> list[CheckpointRow]:
+        """Oldest first, without deleted ones."""
+        return await self._db.read(lambda conn: model_rows.list_checkpoints(conn, project, name))
+
+    async def remove_checkpoint(self, project: str, name: str, step: int) -> bool:
+        """Forget a step; False when there was none."""
+        return await self._db.write(lambda conn: model_rows.remove_checkpoint(conn, project, name, step))
+
+    async def add_history(
+        self,
+        *,
+        project: str,
+        name: str,
+        step: int,
+        recorded_at: str,
+        data: dict[str, Any],
+        trajectories: list[LoggedTrajectory],
+        outcomes: Outcomes,
+    ) -> bool:
+        """Append a history row, its trajectories and their outcomes; False when the row is there already."""
+        kept = [item.model_copy(update={"body": self._redact.text(item.body)}) for item in trajectories]
+
+        def run(conn: Conn) -> bool:
+            new = model_rows.add_history(
+                conn,
+                project=project,
+                name=name,
+                step=step,
+                recorded_at=recorded_at,
+                data=data,
+                trajectories=kept,
+            )
+            if new:
+                rollout_rows.set_outcomes(conn, outcomes)
+            return new
+
+        return await self._db.write(run)
+
+    async def list_history(self, project: str, name: str) -> list[dict[str, Any]]:
+        return await self._db.read(lambda conn: model_rows.list_history(conn, project, name))
+
+    async def list_logged(self, project: str, name: str, step: int) -> list[LoggedTrajectory]:
+        return await self._db.read(lambda conn: model_rows.list_logged(conn, project, name, step))
+
+    # -- rollouts
+
+    async def open_rollout(self, rollout: RolloutRow) -> RolloutRow:
+        """Insert a rollout; one with this id is returned as it stands (Conflict when it is another model's)."""
+        kept = rollout.model_copy(update={"metadata": self._redact.text(rollout.metadata)})
+        return await self._db.write(lambda conn: rollout_rows.open_rollout(conn, kept))
+
+    async def find_rollout(self, rollout_id: str) -> RolloutRow | None:
+        return await self._db.read(lambda conn: rollout_rows.find_rollout(conn, rollout_id))
+
+    async def get_rollout(self, rollout_id: str) -> RolloutRow:
+        """NotFound when there is none."""
+        return await self._db.read(lambda conn: rollout_rows.get_rollout(conn, rollout_id))
+
+    async def list_rollouts(self, wanted: RolloutFilter) -> list[RolloutRow]:
+        """Newest first, at most `wanted.limit`."""
+        return await self._db.read(lambda conn: rollout_rows.list_rollouts(conn, wanted))
+
+    async def set_reward(
+        self,
+        rollout_id: str,
+        reward: float,
+        metrics: Metrics | None = None,
+        metadata: Metadata | None = None,
+    ) -> RolloutRow:
+        """Keep a reward, and force the rollout's tokens to the disk before it counts as kept."""
+        added = self._redact.text(metadata or {})
+
+        def run(conn: Conn) -> RolloutRow:
+            row = rollout_rows.set_reward(conn, rollout_id, reward, metrics or {}, added)
+            self.blobs.sync(blob_path(row.project, rollout_id))
+            return row
+
+        return await self._db.write(run)
+
+    async def finish_rollout(
+        self, rollout_id: str, status: RolloutStatus = RolloutStatus.FINISHED, reason: str = ""
+    ) -> RolloutRow:
+        """End a running rollout; one that has ended keeps its status."""
+        text = self._redact.text(reason)
+
+        def run(conn: Conn) -> RolloutRow:
+            row = rollout_rows.finish_rollout(conn, rollout_id, status, text)
+            self.blobs.sync(blob_path(row.project, rollout_id))
+            return row
+
+        return await self._db.write(run)
+
+    async def interrupt_running(self, reason: str) -> int:
+        """Make every running rollout an infra_error; the number of them. Called once, at start."""
+        return await self._db.write(lambda conn: rollout_rows.interrupt_running(conn, reason))
+
+    async def set_outcomes(self, outcomes: Outcomes) -> None:
+        """Statuses and fates in one transaction."""
+        await self._db.write(lambda conn: rollout_rows.set_outcomes(conn, outcomes))
+
+    # -- calls
+
+    async def add_call(
+        self, call: CallRecord, *, arrays: dict[str, np.ndarray], text: CallText
+    ) -> CallRecord:
+        """Append the token arrays, then commit the call's row that names them.
+
+        Arrays: `prompt_token_ids` int32 [P]; per choice i `c{i}.token_ids` int32 [T],
+        `c{i}.logprobs` float32 [T], optionally `c{i}.trainable` bool [T].
+        """
+        kept = self._redact.tokens(arrays)
+        words = CallText.model_validate(self._redact.text(text.model_dump(mode="json")))
+
+        def run(conn: Conn) -> CallRecord:
+            rollout = rollout_rows.get_rollout(conn, call.rollout_id)
+            ref = self.blobs.append(blob_path(rollout.project, call.rollout_id), kept)
+            stored = call.model_copy(update={"blob": ref})
+            call_rows.add_call(conn, stored, words)
+            return stored
+
+        return await self._db.write(run)
+
+    async def get_call(self, call_id: str) -> CallRecord | None:
+        return await self._db.read(lambda conn: call_rows.get_call(conn, call_id))
+
+    async def calls_of(self, rollout_id: str) -> list[CallRecord]:
+        """A rollout's calls in the order they were recorded."""
+        return await self._db.read(lambda conn: call_rows.calls_of(conn, rollout_id))
+
+    async def recent_calls(self, project: str, model: str, limit: int) -> list[CallRecord]:
+        """A model's newest calls, newest first."""
+        return await self._db.read(lambda conn: call_rows.recent_calls(conn, project, model, limit))
+
+    async def text_of(self, call_id: str) -> CallText:
+        """NotFound when there is no such call."""
+        return await self._db.read(lambda conn: call_rows.text_of(conn, call_id))
+
+    async def read_arrays(self, ref: BlobRef) -> dict[str, np.ndarray]:
+        """The token arrays of a call; InvalidInput when the file is damaged."""
+        return await asyncio.to_thread(self.blobs.read, ref)
+
+    # -- jobs
+
+    async def submit_job(self, job: JobRow, *, idempotency: IdempotencyRow | None = None) -> JobRow:
+        """Insert a job with its `queued` event; the same idempotency key returns the job it made before."""
+
+        def run(conn: Conn) -> JobRow:
+            if idempotency is not None:
+                ref = job_rows.claim(conn, idempotency)
+                if ref != job.info.job_id:
+                    return job_rows.get_job(conn, ref)
+            job_rows.put_job(conn, job)
+            job_rows.add_event(conn, job.info.job_id, "queued", {})
+            return job
+
+        return await self._db.write(run)
+
+    async def get_job(self, job_id: str) -> JobRow:
+        """NotFound when there is none."""
+        return await self._db.read(lambda conn: job_rows.get_job(conn, job_id))
+
+    async def open_jobs(self) -> list[JobRow]:
+        """Queued and running jobs, oldest first."""
+        return await self._db.read(job_rows.open_jobs)
+
+    async def start_job(self, job_id: str, event: str = "started") -> JobRow:
+        """Mark a job running, count the attempt, and fix batch number and parent step at the first one."""
+        return await self._db.write(lambda conn: job_rows.start_job(conn, job_id, event))
+
+    async def cancel_job(self, job_id: str) -> JobRow:
+        """A queued job is cancelled at once; for a running one the wish is recorded."""
+
+        def run(conn: Conn) -> JobRow:
+            job = job_rows.get_job(conn, job_id)
+            if job.info.status == "queued":
+                return job_rows.end_job(conn, job_id, status="cancelled", result=None, error=None)
+            job.cancel_requested = True
+            job_rows.put_job(conn, job)
+            return job
+
+        return await self._db.write(run)
+
+    async def fail_job(self, job_id: str, *, status: str, error: dict[str, str]) -> JobRow:
+        """End a job as `failed` or `cancelled`. Nothing it was given is lost: its rollouts stay as they were."""
+        return await self._db.write(
+            lambda conn: job_rows.end_job(conn, job_id, status=status, result=None, error=error)
+        )
+
+    async def complete_job(self, job_id: str, result: JobResult, outcomes: Outcomes) -> JobRow:
+        """Success: result, statuses, fates, batch counter and event become true together."""
+
+        def run(conn: Conn) -> JobRow:
+            job = job_rows.get_job(conn, job_id)
+            if job.info.status not in job_rows.OPEN:
+                return job
+            rollout_rows.set_outcomes(conn, outcomes)
+            job_rows.count_batch(conn, job, result)
+            return job_rows.end_job(conn, job_id, status="succeeded", result=result, error=None)
+
+        return await self._db.write(run)
+
+    async def add_event(self, job_id: str, kind: str, data: dict[str, Any]) -> JobEvent:
+        return await self._db.write(lambda conn: job_rows.add_event(conn, job_id, kind, data))
+
+    async def events_after(self, job_id: str, after: int) -> list[JobEvent]:
+        return await self._db.read(lambda conn: job_rows.events_after(conn, job_id, after))
+
+    # -- keys and audit
+
+    async def put_key(self, key: KeyRow) -> None:
+        await self._db.write(lambda conn: key_rows.put_key(conn, key))
+
+    async def get_key(self, key_id: str) -> KeyRow | None:
+        return await self._db.read(lambda conn: key_rows.get_key(conn, key_id))
+
+    async def drop_expired_keys(self) -> int:
+        return await self._db.write(key_rows.drop_expired)
+
+    async def claim(self, row: IdempotencyRow) -> str:
+        """The ref of the key: the one given, or the earlier one; Conflict when the request was another."""
+        return await self._db.write(lambda conn: job_rows.claim(conn, row))
+
+    async def add_audit(self, entry: AuditRow) -> None:
+        await self._db.write(lambda conn: key_rows.add_audit(conn, entry))
+
+    async def list_audit(self, limit: int = 1000) -> list[AuditRow]:
+        """Newest first."""
+        return await self._db.read(lambda conn: key_rows.list_audit(conn, limit))
+
+
+def blob_path(project: str, rollout_id: str) -> str:
+    """Where a rollout's token arrays lie, relative to the blob folder."""
+    return f"{project}/{rollout_id}.blob"
