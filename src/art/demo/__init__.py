@@ -1,0 +1,1 @@
+"""The demonstrations behind `art demo`: small agents with a measurable task."""

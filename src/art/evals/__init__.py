@@ -1,0 +1,1 @@
+"""Evaluation: means with confidence intervals."""
