@@ -1,0 +1,130 @@
+"""Token memory: which messages a session has seen, and the exact tokens they were.
+
+A node stands behind an assistant message that was sampled here. It is found by the messages up to and
+including that one, in canonical form: key order and white space of tool arguments, tool-call ids and
+reasoning that the client left out make no difference. Its tokens are the prompt as served and the completion
+as sampled. Unknown history finds a shorter path or none; nothing is ever realigned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from art.types.messages import Message, Tool
+
+
+@dataclass(slots=True)
+class Node:
+    """One sampled choice and the path to it."""
+
+    digest: str
+    parent: Node | None
+    depth: int
+    """Messages up to and including this one."""
+    message: Message
+    tokens: NDArray[np.int32]
+    """Prompt and completion."""
+    call_id: str
+    choice: int
+    branch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The longest known path of a request."""
+
+    node: Node | None
+    depth: int
+    """Messages the path covers; 0 without a node."""
+
+
+@dataclass(slots=True)
+class TokenGraph:
+    """The calls of one session."""
+
+    _nodes: dict[str, list[Node]] = field(default_factory=dict)
+    _continued: set[str] = field(default_factory=set)
+    _branches: int = 0
+
+    def match(self, digests: Sequence[str], messages: Sequence[Message]) -> Match:
+        """The node with the longest path that is a prefix of `messages`.
+
+        `digests[i]` is `prefix_digests(...)`'s digest of the first i + 1 messages. Where several choices
+        said the same, the one whose tool-call ids the client returned is meant, else the newest.
+        """
+        for depth in range(len(digests), 0, -1):
+            nodes = [
+                node for node in self._nodes.get(digests[depth - 1], ()) if _same_reasoning(node, messages)
+            ]
+            if nodes:
+                wanted = [call.id for call in messages[depth - 1].tool_calls]
+                best = max(nodes, key=lambda n: _ids(n) == wanted)
+                newest = next(n for n in reversed(nodes) if _ids(n) == _ids(best))
+                return Match(node=newest, depth=depth)
+        return Match(node=None, depth=0)
+
+    def branch_for(self, node: Node | None) -> int:
+        """The branch of a call that continues `node`: its own the first time, a new one after that."""
+        key = node.call_id if node is not None else ""
+        if key not in self._continued:
+            self._continued.add(key)
+            if node is not None:
+                return node.branch
+            self._branches = max(self._branches, 1)
+            return 0
+        self._branches += 1
+        return self._branches - 1
+
+    def add(self, node: Node) -> None:
+        """Remember a sampled choice."""
+        self._nodes.setdefault(node.digest, []).append(node)
+
+
+def prefix_digests(
+    messages: Sequence[Message], *, tools: Sequence[Tool] = (), options: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Digest of the first 1, 2, ... messages, together with the tools and the template's options."""
+    digests: list[str] = []
+    last = _digest(["root", [tool.to_template() for tool in tools], dict(options or {})])
+    for message in messages:
+        last = next_digest(last, message)
+        digests.append(last)
+    return digests
+
+
+def next_digest(digest: str, message: Message) -> str:
+    """The digest of a path that `message` extends."""
+    return _digest([digest, canonical(message)])
+
+
+def canonical(message: Message) -> list[Any]:
+    """What makes two messages the same one."""
+    calls = [[call.function.name, call.function.parsed()] for call in message.tool_calls]
+    return [message.role, message.text, calls, message.name]
+
+
+def _digest(data: object) -> str:
+    text = json.dumps(data, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _ids(node: Node) -> list[str]:
+    return [call.id for call in node.message.tool_calls]
+
+
+def _same_reasoning(node: Node, messages: Sequence[Message]) -> bool:
+    """Reasoning may be left out by the client, but not changed."""
+    at: Node | None = node
+    while at is not None:
+        said = messages[at.depth - 1].reasoning
+        if said is not None and said != at.message.reasoning:
+            return False
+        at = at.parent
+    return True
