@@ -1,0 +1,32 @@
+"""What a worker process finds in its environment."""
+
+from __future__ import annotations
+
+import os
+
+from art.ipc import FD_VARIABLE
+
+# Measured on decoding: huge pages give 29 to 56 %; freed arenas are kept, because each step asks for the
+# same sizes again. glibc reads these at process start only, so they cannot be set by the worker itself.
+MALLOC_TUNABLES = (
+    "glibc.malloc.hugetlb=1",
+    "glibc.malloc.mmap_max=0",
+    "glibc.malloc.trim_threshold=17179869184",
+)
+
+
+def worker_environment(*, fd: int, threads: int | None) -> dict[str, str]:
+    """The parent's environment plus the channel's descriptor, the allocator's settings and the thread count."""
+    inherited = os.environ.get("GLIBC_TUNABLES", "")
+    names = {item.split("=")[0] for item in inherited.split(":") if item}
+    ours = [item for item in MALLOC_TUNABLES if item.split("=")[0] not in names]
+    environment = {
+        **os.environ,
+        FD_VARIABLE: str(fd),
+        "GLIBC_TUNABLES": ":".join([item for item in (inherited, *ours) if item]),
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if threads is not None:
+        environment["OMP_NUM_THREADS"] = str(threads)
+    return environment

@@ -1,0 +1,135 @@
+"""The gateway's end of a worker's channel: requests out, events and results in."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import socket
+import struct
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from art.errors import ArtError, DeadlineExceeded, InfraError, from_dict
+from art.ipc import PREFIX_BYTES, Message, decode_body, encode_frame, frame_length
+
+_READ_LIMIT = 1 << 20  # bytes the stream reader buffers before it stops reading from the socket
+
+
+class Channel:
+    """Multiplexes requests over one socket. Everything runs on one event loop."""
+
+    def __init__(self, name: str, on_control: Callable[[Message], None]) -> None:
+        self._name = name
+        self._on_control = on_control
+        self._pending: dict[int, asyncio.Queue[Message | ArtError]] = {}
+        self._next_id = 1
+        self._closed: ArtError | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def run(self, sock: socket.socket) -> None:
+        """Read frames until the worker closes its end; InfraError when it sends what is no frame."""
+        reader, self._writer = await asyncio.open_connection(sock=sock, limit=_READ_LIMIT)
+        try:
+            while True:
+                prefix = await reader.readexactly(PREFIX_BYTES)
+                for message in decode_body(await reader.readexactly(frame_length(prefix))):
+                    self._dispatch(message)
+        except (asyncio.IncompleteReadError, OSError):
+            return
+        except (ValueError, TypeError, KeyError, AttributeError, struct.error) as error:
+            raise InfraError(f"the {self._name} sent a damaged frame", cause=str(error)) from error
+
+    def _dispatch(self, message: Message) -> None:
+        key = message.get("id")
+        if key is None:
+            self._on_control(message)
+            return
+        waiting = self._pending.get(key)
+        if waiting is not None:  # an answer to a cancelled request has nobody waiting
+            waiting.put_nowait(message)
+
+    def fail(self, error: ArtError) -> None:
+        """End every pending request, and every later one, with `error`."""
+        self._closed = error
+        for waiting in self._pending.values():
+            waiting.put_nowait(error)
+        if self._writer is not None:
+            self._writer.close()
+
+    @property
+    def pending(self) -> int:
+        """Requests without a last message."""
+        return len(self._pending)
+
+    async def stream(
+        self, method: str, params: dict[str, Any], *, silence: float
+    ) -> AsyncGenerator[Message, None]:
+        """The messages of one request: events, then the one with `result`.
+
+        Closing the iterator early cancels the request in the worker. Raises the worker's error, WorkerDied
+        when it ends, DeadlineExceeded after `silence` seconds without a message.
+        """
+        key, waiting = self._open(method, params)
+        done = False
+        try:
+            while True:
+                message = await self._next(waiting, method, silence)
+                if isinstance(message, ArtError):
+                    done = True
+                    raise copy.copy(message)  # one per waiter: a traceback belongs to one raise
+                if "error" in message:
+                    done = True
+                    raise from_dict(message["error"])
+                done = "result" in message
+                yield message
+                if done:
+                    return
+        finally:
+            del self._pending[key]
+            if not done:
+                self._send({"id": key, "cancel": True})
+
+    async def call(
+        self,
+        method: str,
+        params: dict[str, Any],
+        *,
+        silence: float,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+    ) -> dict[str, Any]:
+        """The result of one request; its events go to `on_event`. Cancelling cancels it in the worker."""
+        messages = self.stream(method, params, silence=silence)
+        try:
+            async for message in messages:
+                if "result" in message:
+                    return dict(message["result"])
+                if on_event is not None:
+                    on_event(message["event"])
+        finally:
+            await messages.aclose()
+        raise InfraError(f"the {self._name} ended {method!r} without a result")
+
+    def _open(self, method: str, params: dict[str, Any]) -> tuple[int, asyncio.Queue[Message | ArtError]]:
+        if self._closed is not None:
+            raise copy.copy(self._closed)
+        key = self._next_id
+        self._next_id += 1
+        waiting: asyncio.Queue[Message | ArtError] = asyncio.Queue()
+        self._pending[key] = waiting
+        self._send({"id": key, "method": method, "params": params})
+        return key, waiting
+
+    async def _next(
+        self, waiting: asyncio.Queue[Message | ArtError], method: str, silence: float
+    ) -> Message | ArtError:
+        try:
+            return await asyncio.wait_for(waiting.get(), silence)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the {self._name} did not answer {method!r} within {silence:.0f} s",
+                hint="its log lies in server/logs; the machine may be overloaded",
+            ) from None
+
+    def _send(self, message: Message) -> None:
+        if self._writer is not None and self._closed is None and not self._writer.is_closing():
+            self._writer.write(encode_frame(message))

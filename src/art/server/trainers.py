@@ -1,0 +1,79 @@
+"""The trainer as the gateway sees it: one worker process for all models."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from art.config.server import ServerConfig
+from art.server.supervise import Supervised, WorkerSpec
+from art.trainer.protocol import PrepareModel, Progress, TrainJob, TrainOutcome
+from art.types.jobs import CheckpointInfo, ResolvedBaseModel
+from art.types.wire import WorkerHealth
+
+RESOLVE_SECONDS = 3600.0  # a hub model of 15 GB over a slow line; the trainer itself fails fast without one
+PREPARE_SECONDS = 600.0
+
+
+class WorkerTrainer:
+    """A Trainer in a process of its own."""
+
+    def __init__(self, settings: ServerConfig, root: Path) -> None:
+        server = root / "server"
+        argv = [sys.executable, "-m", "art.trainer.worker", "--cache-dir", str(server / "base_models")]
+        if settings.trainer.threads is not None:
+            argv += ["--threads", str(settings.trainer.threads)]
+        self._settings = settings
+        self.worker = Supervised(
+            WorkerSpec(
+                name="trainer",
+                argv=argv,
+                log_file=server / "logs" / "trainer.log",
+                start_seconds=settings.trainer_start_seconds,
+                heartbeat_seconds=settings.heartbeat_seconds,
+                threads=settings.trainer.threads,
+            )
+        )
+
+    async def resolve_base_model(self, name: str) -> ResolvedBaseModel:
+        result = await self._call("resolve_base_model", {"name": name}, RESOLVE_SECONDS)
+        return ResolvedBaseModel.model_validate(result)
+
+    async def prepare_model(self, request: PrepareModel) -> CheckpointInfo:
+        return CheckpointInfo.model_validate(await self._call("prepare_model", request, PREPARE_SECONDS))
+
+    async def train(self, job: TrainJob, on_progress: Callable[[Progress], None]) -> TrainOutcome:
+        """Run one batch. Cancelling this coroutine cancels it in the trainer between micro-batches."""
+        channel = await self.worker.channel()
+        result = await channel.call(
+            "train",
+            job.model_dump(mode="json"),
+            silence=self._settings.train_seconds,
+            on_event=lambda event: on_progress(Progress.model_validate(event)),
+        )
+        return TrainOutcome.model_validate(result)
+
+    async def delete_checkpoint(self, path: str) -> None:
+        await self._call("delete_checkpoint", {"path": path}, PREPARE_SECONDS)
+
+    def stats(self) -> dict[str, Any]:
+        return self.worker.stats
+
+    def health(self) -> WorkerHealth:
+        return self.worker.health()
+
+    async def warm(self) -> None:
+        """Start the process before it is needed."""
+        await self.worker.channel()
+
+    async def stop(self) -> None:
+        await self.worker.stop()
+
+    async def _call(self, method: str, params: BaseModel | dict[str, Any], silence: float) -> dict[str, Any]:
+        body = params.model_dump(mode="json") if isinstance(params, BaseModel) else params
+        channel = await self.worker.channel()
+        return await channel.call(method, body, silence=silence)
