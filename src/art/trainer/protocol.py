@@ -56,6 +56,8 @@ class PrepareModel(BaseModel):
     lora: LoraConfig = Field(default_factory=lambda: LoraConfig())
     initial_adapter: str | None = None
     """Folder of an existing PEFT adapter that becomes step 0."""
+    history: str = "keep"
+    """The model's history policy, written into each manifest."""
     seed: int = 0
 
 
@@ -76,6 +78,8 @@ class TrainJob(BaseModel):
     lora: LoraConfig
     config: ResolvedTrainConfig
     groups: list[TrainGroup]
+    history: str = "keep"
+    """The model's history policy, written into the manifest."""
     seed: int = 0
 
 
