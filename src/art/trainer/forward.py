@@ -1,0 +1,185 @@
+"""The policy: base model and LoRA adapter, and its log-probabilities on recorded tokens.
+
+Axis legend: S tokens of a trie, N trained tokens, E hidden size.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from art.config.model import LoraConfig
+from art.errors import ConfigError, boundary
+from art.tokens.samples import SampledChoice, Trie, build_trie
+from art.trainer import attention
+from art.trainer.head import chunked_logprobs
+
+log = logging.getLogger(__name__)
+
+Dtype = Literal["auto", "fp32", "bf16"]
+
+
+def choose_dtype(asked: Dtype) -> tuple[torch.dtype, str]:
+    """The base weights' type, and why. bfloat16 where the machine multiplies it in hardware."""
+    if asked != "auto":
+        return (torch.bfloat16 if asked == "bf16" else torch.float32), "as asked"
+    if torch.cuda.is_available():
+        if torch.cuda.is_bf16_supported():
+            return torch.bfloat16, "the GPU computes bfloat16"
+        return torch.float32, "the GPU does not compute bfloat16"
+    if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
+        return torch.bfloat16, "the CPU multiplies bfloat16 in hardware"
+    return torch.float32, "the CPU has no bfloat16 arithmetic"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one forward pass reads: a trie as tensors, and the choices it was built from."""
+
+    trie: Trie
+    choices: list[SampledChoice]
+    token_ids: Tensor
+    depth: Tensor
+    query: Tensor
+    target: Tensor
+    temperature: Tensor
+    blocks: tuple[attention.Block, ...]
+
+
+def make_row(choices: Sequence[SampledChoice], device: torch.device) -> Row:
+    """The trie of `choices` on `device`."""
+    trie = build_trie(choices)
+    temperatures = torch.tensor([choice.temperature for choice in choices], dtype=torch.float32)
+    return Row(
+        trie=trie,
+        choices=list(choices),
+        token_ids=torch.from_numpy(trie.token_ids).to(device),
+        depth=torch.from_numpy(trie.depth).to(device),
+        query=torch.from_numpy(trie.query).to(device),
+        target=torch.from_numpy(trie.target).to(device),
+        temperature=temperatures[torch.from_numpy(trie.choice)].to(device),
+        blocks=attention.plan_blocks(trie.segments),
+    )
+
+
+class Policy:
+    """A base model with one LoRA adapter attached; PEFT holds the adapter."""
+
+    def __init__(self, model: Any, *, lora: LoraConfig, dtype: torch.dtype) -> None:
+        self.peft = model
+        self.lora = lora
+        self.dtype = dtype
+        self.device = next(model.parameters()).device
+        self.parameters: dict[str, torch.nn.Parameter] = {
+            name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+        }
+
+    @classmethod
+    def load(cls, base: Path, *, lora: LoraConfig, dtype: torch.dtype) -> Policy:
+        """Load the base model in `dtype` and attach a fresh adapter (B = 0) in float32."""
+        from peft import get_peft_model
+        from transformers import AutoModelForCausalLM
+
+        attention.register()
+        with boundary(f"loading {base}", ConfigError):
+            model = AutoModelForCausalLM.from_pretrained(
+                base, dtype=dtype, attn_implementation=attention.NAME, local_files_only=True
+            )
+        model.to("cuda" if torch.cuda.is_available() else "cpu")
+        model.eval()
+        with torch.random.fork_rng():
+            torch.manual_seed(lora.seed)
+            with boundary("attaching the adapter", ConfigError, hint="check lora.target_modules"):
+                wrapped = get_peft_model(model, peft_config(lora, base), autocast_adapter_dtype=True)
+        return cls(wrapped, lora=lora, dtype=dtype)
+
+    @property
+    def _causal_lm(self) -> Any:
+        return self.peft.get_base_model()
+
+    def hidden(self, row: Row) -> Tensor:
+        """[S, E], the last hidden states of a trie."""
+        out = self._causal_lm.model(
+            input_ids=row.token_ids[None],
+            position_ids=row.depth[None],
+            use_cache=False,
+            art_plan=row.blocks,
+        )
+        hidden: Tensor = out.last_hidden_state[0]
+        return hidden
+
+    def logprobs(self, row: Row, *, chunk: int) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (with gradient) and entropies of the row's targets, [N] each, float32."""
+        hidden_NE = self.hidden(row)[row.query]
+        head_VE = self._causal_lm.get_output_embeddings().weight
+        return chunked_logprobs(hidden_NE, head_VE, row.target, row.temperature, chunk=chunk)
+
+    @contextmanager
+    def adapter_off(self) -> Iterator[None]:
+        """The base model itself."""
+        with self.peft.disable_adapter():
+            yield
+
+    def adapter_state(self) -> dict[str, Tensor]:
+        """The adapter's tensors under PEFT's file names."""
+        from peft import get_peft_model_state_dict
+
+        return {
+            name: tensor.detach().to("cpu", torch.float32).contiguous()
+            for name, tensor in get_peft_model_state_dict(self.peft).items()
+        }
+
+    def load_adapter_state(self, tensors: dict[str, Tensor]) -> None:
+        """Replace the adapter's tensors. Raises ConfigError when names or shapes do not fit this model."""
+        from peft import set_peft_model_state_dict
+
+        expected = self.adapter_state()
+        wrong = sorted(set(expected) ^ set(tensors)) or sorted(
+            name for name, tensor in tensors.items() if tensor.shape != expected[name].shape
+        )
+        if wrong:
+            raise ConfigError(
+                "The adapter does not fit the model",
+                cause=f"{len(wrong)} tensors are missing, unknown or of another shape, such as {wrong[0]}",
+                hint="an adapter belongs to one base model, rank and list of target modules",
+            )
+        set_peft_model_state_dict(self.peft, tensors)
+
+    @torch.no_grad()
+    def probe(self, token_ids: list[int]) -> list[float]:
+        """log p(token_ids[i] | token_ids[:i]) at temperature 1, for i >= 1."""
+        ids = torch.tensor(token_ids)
+        choice = SampledChoice(
+            call_id="probe",
+            choice=0,
+            rollout=0,
+            prompt=ids[:1].numpy(),
+            completion=ids[1:].numpy(),
+            logprobs=torch.zeros(len(ids) - 1).numpy(),
+            trainable=torch.ones(len(ids) - 1, dtype=torch.bool).numpy(),
+            temperature=1.0,
+        )
+        logprobs, _ = self.logprobs(make_row([choice], self.device), chunk=len(ids))
+        return [float(value) for value in logprobs]
+
+
+def peft_config(lora: LoraConfig, base: Path) -> Any:
+    """The adapter's shape in PEFT's own class, as adapter_config.json holds it."""
+    import peft
+
+    return peft.LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        target_modules=list(lora.target_modules),
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=str(base),
+    )

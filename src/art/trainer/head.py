@@ -1,0 +1,59 @@
+"""Log-probabilities of chosen tokens, without ever holding the logits of all positions.
+
+Axis legend: N trained positions, C of one chunk, E hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class ChunkedLogprobs(torch.autograd.Function):
+    """log softmax(h W^T / t)[target] per position, and the entropy, in chunks of positions.
+
+    The head is frozen, and each position's log-probability depends on its own hidden state alone, so
+    d logprob / d h = (W[target] - p W) / t is one row per position. It is computed while the logits
+    are there; the backward pass is then a product and needs neither logits nor the head again.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_NE: Tensor, head_VE: Tensor, target_N: Tensor, temperature_N: Tensor, chunk: int
+    ) -> tuple[Tensor, Tensor]:
+        logprobs = torch.empty(len(target_N), dtype=torch.float32, device=hidden_NE.device)
+        entropy = torch.empty_like(logprobs)
+        slopes = torch.empty_like(hidden_NE) if ctx.needs_input_grad[0] else None
+        for start in range(0, len(target_N), chunk):
+            part = slice(start, start + chunk)
+            temperature_C1 = temperature_N[part, None]
+            scaled_CV = (hidden_NE[part] @ head_VE.T).float().div_(temperature_C1)
+            normaliser_C1 = scaled_CV.logsumexp(dim=-1, keepdim=True)
+            logprobs_CV = scaled_CV.sub_(normaliser_C1)
+            logprobs[part] = logprobs_CV.gather(1, target_N[part, None])[:, 0]
+            p_CV = logprobs_CV.exp()
+            entropy[part] = -torch.linalg.vecdot(p_CV, logprobs_CV)
+            if slopes is not None:
+                mean_CE = p_CV.to(head_VE.dtype) @ head_VE
+                slopes[part] = ((head_VE[target_N[part]] - mean_CE) / temperature_C1).to(slopes.dtype)
+        if slopes is not None:
+            ctx.save_for_backward(slopes)
+        ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (slopes_NE,) = ctx.saved_tensors
+        return slopes_NE * grads[0][:, None].to(slopes_NE.dtype), None, None, None, None
+
+
+def chunked_logprobs(
+    hidden_NE: Tensor, head_VE: Tensor, target_N: Tensor, temperature_N: Tensor, *, chunk: int
+) -> tuple[Tensor, Tensor]:
+    """(log-probabilities [N] with gradient, entropies [N] without), both float32, in nats."""
+    logprobs, entropy = ChunkedLogprobs.apply(  # type: ignore[no-untyped-call]
+        hidden_NE, head_VE, target_N, temperature_N, chunk
+    )
+    return logprobs, entropy
