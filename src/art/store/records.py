@@ -126,6 +126,15 @@ class Outcomes(BaseModel):
     choices: list[ChoiceFate] = Field(default_factory=list)
 
 
+class RewardChange(BaseModel):
+    """The reward of a rollout as a trajectory carries it."""
+
+    rollout_id: str
+    reward: float
+    metrics: Metrics = Field(default_factory=dict)
+    metadata: Metadata = Field(default_factory=dict)
+
+
 class SelectedTrajectory(BaseModel):
     """Where one handed-over trajectory went."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from art.store.records import (
     Metrics,
     ModelRow,
     Outcomes,
+    RewardChange,
     RolloutFilter,
     RolloutRow,
 )
@@ -228,14 +230,27 @@ class Store:
 
     # -- jobs
 
-    async def submit_job(self, job: JobRow, *, idempotency: IdempotencyRow | None = None) -> JobRow:
-        """Insert a job with its `queued` event; the same idempotency key returns the job it made before."""
+    async def submit_job(
+        self,
+        job: JobRow,
+        *,
+        rewards: Sequence[RewardChange] = (),
+        idempotency: IdempotencyRow | None = None,
+    ) -> JobRow:
+        """Insert a job with its `queued` event and the rewards it came with, and end its running rollouts.
+
+        The same idempotency key returns the job it made before and changes nothing.
+        """
+        kept = [item.model_copy(update={"metadata": self._redact.text(item.metadata)}) for item in rewards]
 
         def run(conn: Conn) -> JobRow:
             if idempotency is not None:
                 ref = job_rows.claim(conn, idempotency)
                 if ref != job.info.job_id:
                     return job_rows.get_job(conn, ref)
+            for item in kept:
+                rollout_rows.set_reward(conn, item.rollout_id, item.reward, item.metrics, item.metadata)
+                rollout_rows.finish_rollout(conn, item.rollout_id, RolloutStatus.FINISHED, "")
             job_rows.put_job(conn, job)
             job_rows.add_event(conn, job.info.job_id, "queued", {})
             return job

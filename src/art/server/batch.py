@@ -1,0 +1,123 @@
+"""A batch as it was handed over, turned into what the trainer gets and what is left out."""
+
+from __future__ import annotations
+
+import uuid
+
+from art.config.train import TrainConfig
+from art.server.selection import Pick, Selector
+from art.store.records import JobSpec, RewardChange, SelectedTrajectory
+from art.store.store import Store
+from art.types.jobs import ChoiceFate, ChoiceRef, TrainGroup, TrainTrajectory
+from art.types.policy import Fate, RolloutStatus
+from art.types.wire import GroupIn, TrajectoryIn, TrajectoryOutcome
+
+ALL_DUPLICATE = "every choice of it is in an earlier trajectory of the batch, and is trained there"
+NOT_CONTINUED = "not continued"
+NOT_SELECTED = "recorded, but no trajectory of the batch holds it"
+
+
+class Batch:
+    """Collects groups in order; `spec` is the result."""
+
+    def __init__(self, store: Store, project: str, name: str, config: TrainConfig) -> None:
+        self.spec = JobSpec(config=config)
+        self.rewards: list[RewardChange] = []
+        self._selector = Selector(store, project, name)
+        self._taken: set[Pick] = set()
+        self._labels: set[str] = set()
+
+    async def add(self, number: int, group: GroupIn) -> None:
+        """Select the calls of one group. InvalidInput when a choice could be several calls."""
+        if not group.trajectories:
+            self.spec.notes.append(f"group {number} is empty and was left out")
+        trained = TrainGroup(group_id=str(number), trajectories=[])
+        for index, trajectory in enumerate(group.trajectories):
+            selected = SelectedTrajectory(group=number, index=index)
+            fresh = await self._place(trajectory, selected)
+            self.spec.trajectories.append(selected)
+            self.rewards += [
+                RewardChange(
+                    rollout_id=rollout_id,
+                    reward=trajectory.reward,
+                    metrics=trajectory.metrics,
+                    metadata=trajectory.metadata,
+                )
+                for rollout_id in selected.rollout_ids
+            ]
+            if selected.label is not None:
+                trained.trajectories.append(await self._train(selected.label, trajectory.reward, fresh))
+        if trained.trajectories:
+            self.spec.groups.append(trained)
+
+    async def _place(self, trajectory: TrajectoryIn, selected: SelectedTrajectory) -> list[Pick]:
+        """Fill `selected`; the picks that no earlier trajectory has."""
+        selection = await self._selector.select(trajectory)
+        fresh = [pick for pick in selection.picks if pick not in self._taken]
+        self._taken.update(fresh)
+        owners = [call.rollout_id for pick in fresh if (call := await self._selector.call(pick[0]))]
+        given = trajectory.rollout_id
+        if given is not None and await self._selector.is_ours(given):
+            owners.insert(0, given)
+        selected.rollout_ids = list(dict.fromkeys(owners))
+        if fresh:
+            selected.label = self._label(selected.rollout_ids[0])
+        else:
+            selected.outcome = TrajectoryOutcome(
+                group=selected.group,
+                index=selected.index,
+                rollout_id=given,
+                status=RolloutStatus.NO_CALLS,
+                reason=ALL_DUPLICATE if selection.picks else selection.reason,
+            )
+        return fresh
+
+    def _label(self, rollout_id: str) -> str:
+        """The rollout's id, made unique when several trajectories select calls of one rollout."""
+        label = rollout_id
+        while label in self._labels:
+            label = f"{rollout_id}#{uuid.uuid4().hex[:8]}"
+        self._labels.add(label)
+        return label
+
+    async def _train(self, label: str, reward: float, picks: list[Pick]) -> TrainTrajectory:
+        choices: list[ChoiceRef] = []
+        for call_id, index in picks:
+            call = await self._selector.call(call_id)
+            assert call is not None, "a pick names a recorded call"
+            assert call.blob is not None, "a recorded call has its arrays"
+            choice = next(item for item in call.choices if item.index == index)
+            choices.append(
+                ChoiceRef(
+                    call_id=call_id,
+                    choice=index,
+                    blob=call.blob,
+                    temperature=call.sampling_used.temperature,
+                    version=call.version,
+                    weight=choice.weight,
+                )
+            )
+        return TrainTrajectory(rollout_id=label, reward=reward, choices=choices)
+
+    async def finish(self) -> JobSpec:
+        """Give a fate to every recorded choice of the batch's rollouts that nothing selected."""
+        called = {call_id for call_id, _ in self._taken}
+        rollouts = dict.fromkeys(
+            rollout_id for item in self.spec.trajectories for rollout_id in item.rollout_ids
+        )
+        for rollout_id in rollouts:
+            for call in await self._selector.calls_of(rollout_id):
+                for choice in call.choices:
+                    if (call.call_id, choice.index) in self._taken or choice.fate is not Fate.PENDING:
+                        continue
+                    fate = Fate.AUXILIARY if call.auxiliary else Fate.FILTERED
+                    reason = NOT_CONTINUED if call.call_id in called else NOT_SELECTED
+                    self.spec.fates.append(
+                        ChoiceFate(
+                            call_id=call.call_id,
+                            choice=choice.index,
+                            fate=fate,
+                            reason="an auxiliary call" if call.auxiliary else reason,
+                        )
+                    )
+        return self.spec

@@ -1,0 +1,106 @@
+"""What every request passes before a route sees it: Host check, body bound, key."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from art.errors import ArtError, InvalidInput, Unauthorized
+from art.server.auth import Forbidden, Principal
+from art.server.responses import error_response, is_openai_path
+from art.server.state import Gateway
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+class BodyTooLarge(InvalidInput):
+    """The request's body is over the server's bound."""
+
+    status = 413
+
+
+class Guard:
+    """Innermost of the middleware: it needs the gateway, and nothing runs before it has let a request in."""
+
+    def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
+        self._app = app
+        self._gateway = gateway
+        settings = gateway.settings
+        names = {*LOOPBACK_NAMES, settings.host.lower(), *(name.lower() for name in settings.allowed_hosts)}
+        # A server that others may reach is known by names it cannot know itself, unless it was told them.
+        self._hosts = None if settings.allow_remote and not settings.allowed_hosts else names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        try:
+            self._check_host(headers.get("host", ""))
+            bounded = self._bound(headers, receive)
+            scope.setdefault("state", {})["principal"] = await self._principal(headers)
+        except ArtError as error:
+            response = error_response(error, openai=is_openai_path(scope["path"]))
+            await response(scope, receive, send)
+            return
+        await self._app(scope, bounded, send)
+
+    def _check_host(self, host: str) -> None:
+        """Refuse names that are not ours: a web page may point its own name at 127.0.0.1 (DNS rebinding)."""
+        name = host_name(host)
+        if self._hosts is not None and name not in self._hosts:
+            raise Forbidden(
+                f"the Host header names {name!r}, which is not this server",
+                hint="use http://127.0.0.1, or start the server with --allowed-host NAME",
+            )
+
+    def _bound(self, headers: Headers, receive: Receive) -> Receive:
+        limit = self._gateway.settings.max_body_bytes
+        too_large = BodyTooLarge(
+            f"the request's body is over {limit} bytes",
+            hint="send fewer trajectories at once, or raise max_body_bytes of the server",
+        )
+        announced = headers.get("content-length", "0")
+        if announced.isdigit() and int(announced) > limit:
+            raise too_large
+        seen = 0
+
+        async def bounded() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > limit:
+                raise too_large
+            return message
+
+        return bounded
+
+    async def _principal(self, headers: Headers) -> Principal:
+        token = bearer(headers)
+        if not token:
+            raise Unauthorized(
+                "this server wants a key",
+                hint="send `Authorization: Bearer KEY`; the admin key lies in server/admin.key in its folder",
+            )
+        principal = await self._gateway.keys.authenticate(token)
+        if principal is None:
+            raise Unauthorized(
+                "this key is not known here, or it has expired",
+                hint="the admin key lies in server/admin.key in the server's folder; a rollout's key ends with it",
+            )
+        return principal
+
+
+def bearer(headers: Headers) -> str:
+    """The key of a request: `Authorization: Bearer`, or `x-api-key` as Anthropic's SDK sends it."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return token.strip()
+    return headers.get("x-api-key", "").strip()
+
+
+def host_name(host: str) -> str:
+    """The name in a Host header, without its port, in lower case."""
+    if host.startswith("["):
+        return host.partition("]")[0].lower() + "]"
+    return host.partition(":")[0].lower()

@@ -1,0 +1,197 @@
+"""From the trajectories a program hands over to the calls the server recorded.
+
+A trajectory only selects. Its choices name their calls in the `art` field; a choice without the field is
+looked for by its text and its log-probabilities, and refused when several calls fit. What cannot be
+trained is left out with a status and a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from art.errors import InvalidInput
+from art.store.store import Store
+from art.types.tokens import CallRecord
+from art.types.wire import TrajectoryIn
+
+Pick = tuple[str, int]
+"""(call id, choice index)."""
+
+SEARCHED_CALLS = 5000
+"""Newest calls of the model among which a choice without its art field is looked for."""
+LOGPROB_TOLERANCE = 1e-4
+"""Recorded log-probabilities are float32 and reach the program as decimal text."""
+
+NO_CHOICE = "the trajectory holds no choice of the model; keep response.choices[0] in messages_and_choices"
+NO_SUCH_CALL = (
+    "no call of this server produced this choice; keep the choices as the server returned them,"
+    " and train with the server that sampled them"
+)
+
+
+@dataclass(slots=True)
+class Selection:
+    """The picks of one trajectory, and why there may be none."""
+
+    picks: list[Pick] = field(default_factory=list)
+    reason: str = ""
+    """Of the first choice that found no call."""
+
+
+class Selector:
+    """Reads one batch. Calls and texts are read once, however many trajectories refer to them."""
+
+    def __init__(self, store: Store, project: str, name: str) -> None:
+        self._store = store
+        self._project = project
+        self._name = name
+        self._calls: dict[str, CallRecord | None] = {}
+        self._rollouts: dict[str, list[CallRecord]] = {}
+        self._recent: list[CallRecord] | None = None
+        self._owners: dict[str, bool] = {}
+
+    async def select(self, trajectory: TrajectoryIn) -> Selection:
+        """The calls of one trajectory. InvalidInput when a choice could be several calls."""
+        if trajectory.selects_rollout:
+            if trajectory.rollout_id is None:
+                raise InvalidInput(
+                    "a trajectory selects its whole rollout but names none", hint="set rollout_id"
+                )
+            return Selection(await self._whole_rollout(trajectory.rollout_id), "the agent made no call")
+        found = Selection()
+        for choice in choices_of(trajectory):
+            pick = await self._find(choice, trajectory.rollout_id)
+            if isinstance(pick, str):
+                found.reason = found.reason or pick
+            elif pick not in found.picks:
+                found.picks.append(pick)
+        found.reason = found.reason or NO_CHOICE
+        return found
+
+    async def call(self, call_id: str) -> CallRecord | None:
+        if call_id not in self._calls:
+            self._calls[call_id] = await self._store.get_call(call_id)
+        return self._calls[call_id]
+
+    async def calls_of(self, rollout_id: str) -> list[CallRecord]:
+        if rollout_id not in self._rollouts:
+            calls = await self._store.calls_of(rollout_id)
+            self._rollouts[rollout_id] = calls
+            self._calls.update({call.call_id: call for call in calls})
+        return self._rollouts[rollout_id]
+
+    async def is_ours(self, rollout_id: str) -> bool:
+        """True for a rollout of this model."""
+        if rollout_id not in self._owners:
+            row = await self._store.find_rollout(rollout_id)
+            self._owners[rollout_id] = row is not None and (row.project, row.model) == (
+                self._project,
+                self._name,
+            )
+        return self._owners[rollout_id]
+
+    async def _find(self, choice: dict[str, Any], rollout_id: str | None) -> Pick | str:
+        """The pick of one choice, or the reason why there is none."""
+        mark = choice.get("art")
+        if not isinstance(mark, dict):
+            return await self._match(choice, rollout_id)
+        call_id, index = str(mark.get("call_id", "")), mark.get("choice", 0)
+        call = await self.call(call_id)
+        if call is None or not any(item.index == index for item in call.choices):
+            return NO_SUCH_CALL
+        if not await self.is_ours(call.rollout_id):
+            return f"the choice was sampled by {call.version}, not by {self._project}/{self._name}"
+        return call_id, int(index)
+
+    async def _match(self, choice: dict[str, Any], rollout_id: str | None) -> Pick | str:
+        """Find a choice without its art field: same text, same log-probabilities."""
+        wanted = _logprobs_of(choice)
+        message = _essence(choice.get("message") or {})
+        if rollout_id is not None and await self._store.find_rollout(rollout_id) is not None:
+            calls = await self.calls_of(rollout_id)
+        else:
+            if self._recent is None:
+                self._recent = await self._store.recent_calls(self._project, self._name, SEARCHED_CALLS)
+            calls = self._recent
+        matches: list[Pick] = []
+        for call in calls:
+            for item in call.choices:
+                if wanted is not None and item.token_count != len(wanted):
+                    continue
+                if await self._same(call, item.index, message, wanted):
+                    matches.append((call.call_id, item.index))
+        if len(matches) > 1:
+            raise InvalidInput(
+                f"a choice fits {len(matches)} recorded calls: {message['content'][:80]!r}",
+                cause="it lost its art field, and its text and log-probabilities are not unique",
+                hint="keep response.choices[0] as the server returned it (model_dump and copies keep the field)",
+            )
+        return matches[0] if matches else NO_SUCH_CALL
+
+    async def _same(
+        self, call: CallRecord, index: int, message: dict[str, str], wanted: list[float] | None
+    ) -> bool:
+        text = await self._store.text_of(call.call_id)
+        if index >= len(text.completions) or _essence(text.completions[index]) != message:
+            return False
+        if wanted is None or call.blob is None:
+            return True
+        recorded = (await self._store.read_arrays(call.blob))[f"c{index}.logprobs"]
+        return bool(np.allclose(recorded, np.asarray(wanted), atol=LOGPROB_TOLERANCE, rtol=0))
+
+    async def _whole_rollout(self, rollout_id: str) -> list[Pick]:
+        if not await self.is_ours(rollout_id):
+            return []
+        calls = [call for call in await self.calls_of(rollout_id) if not call.auxiliary]
+        picks: list[Pick] = []
+        for call in calls:
+            indices = [item.index for item in call.choices]
+            if len(indices) > 1:
+                indices = [await self._continued(call, indices, calls)]
+            picks += [(call.call_id, index) for index in indices]
+        return picks
+
+    async def _continued(self, call: CallRecord, indices: list[int], calls: list[CallRecord]) -> int:
+        """Of several siblings, the one a later call's prompt goes on from; the first when none is."""
+        if call.blob is None:
+            return indices[0]
+        arrays = await self._store.read_arrays(call.blob)
+        for child in calls:
+            if child.parent_call_id != call.call_id or child.blob is None:
+                continue
+            prompt = (await self._store.read_arrays(child.blob))["prompt_token_ids"]
+            for index in indices:
+                past = np.concatenate([arrays["prompt_token_ids"], arrays[f"c{index}.token_ids"]])
+                if len(prompt) >= len(past) and np.array_equal(prompt[: len(past)], past):
+                    return index
+        return indices[0]
+
+
+def choices_of(trajectory: TrajectoryIn) -> Iterator[dict[str, Any]]:
+    """The dumped `Choice`s of a trajectory's histories, in order."""
+    histories = [trajectory.messages_and_choices]
+    histories += [history.messages_and_choices for history in trajectory.additional_histories]
+    for history in histories:
+        for item in history:
+            if isinstance(item.get("message"), dict) and ("finish_reason" in item or "index" in item):
+                yield item
+
+
+def _essence(message: dict[str, Any]) -> dict[str, str]:
+    """What identifies an assistant message: its text and its tool calls without their ids."""
+    calls = [
+        f"{(call.get('function') or {}).get('name')}({(call.get('function') or {}).get('arguments')})"
+        for call in message.get("tool_calls") or []
+    ]
+    return {"content": message.get("content") or "", "tool_calls": "\n".join(calls)}
+
+
+def _logprobs_of(choice: dict[str, Any]) -> list[float] | None:
+    content = (choice.get("logprobs") or {}).get("content")
+    if not isinstance(content, list):
+        return None
+    return [float(item["logprob"]) for item in content if isinstance(item, dict) and "logprob" in item]
