@@ -1,0 +1,102 @@
+"""ART: make an LLM agent better at its own task, from its own runs.
+
+Names are resolved when they are first used: `import art` loads neither torch nor openai nor a web framework.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from art import errors
+    from art.backends.local import LocalBackend
+    from art.backends.protocol import Backend
+    from art.backends.remote import RemoteBackend
+    from art.backends.results import LocalTrainResult, TrainResult
+    from art.config.model import LoraConfig
+    from art.config.train import TrainConfig
+    from art.errors import ArtError
+    from art.model import Model, TrainableModel
+    from art.rollouts.batches import trajectory_group_batches
+    from art.rollouts.gather import gather_trajectories, gather_trajectory_groups
+    from art.rollouts.retry import retry
+    from art.trajectories import (
+        History,
+        Messages,
+        MessagesAndChoices,
+        Tools,
+        Trajectory,
+        TrajectoryGroup,
+    )
+    from art.utils.iterate import iterate_dataset
+
+__all__ = [
+    "ArtError",
+    "Backend",
+    "History",
+    "LocalBackend",
+    "LocalTrainResult",
+    "LoraConfig",
+    "Messages",
+    "MessagesAndChoices",
+    "Model",
+    "RemoteBackend",
+    "Tools",
+    "TrainConfig",
+    "TrainResult",
+    "TrainableModel",
+    "Trajectory",
+    "TrajectoryGroup",
+    "errors",
+    "gather_trajectories",
+    "gather_trajectory_groups",
+    "iterate_dataset",
+    "retry",
+    "trajectory_group_batches",
+]
+
+_HOMES = {
+    "ArtError": "art.errors",
+    "Backend": "art.backends.protocol",
+    "History": "art.trajectories",
+    "LocalBackend": "art.backends.local",
+    "LocalTrainResult": "art.backends.results",
+    "LoraConfig": "art.config.model",
+    "Messages": "art.trajectories",
+    "MessagesAndChoices": "art.trajectories",
+    "Model": "art.model",
+    "RemoteBackend": "art.backends.remote",
+    "Tools": "art.trajectories",
+    "TrainConfig": "art.config.train",
+    "TrainResult": "art.backends.results",
+    "TrainableModel": "art.model",
+    "Trajectory": "art.trajectories",
+    "TrajectoryGroup": "art.trajectories",
+    "gather_trajectories": "art.rollouts.gather",
+    "gather_trajectory_groups": "art.rollouts.gather",
+    "iterate_dataset": "art.utils.iterate",
+    "retry": "art.rollouts.retry",
+    "trajectory_group_batches": "art.rollouts.batches",
+}
+_MODULES = ("errors", "rewards", "utils")
+"""Submodules that `art.name` reaches without an import of their own."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    elif name in _MODULES:
+        value = import_module(f"art.{name}")
+    elif name == "__version__":
+        from importlib.metadata import version
+
+        value = version("agent-reinforcement-trainer")
+    else:
+        raise AttributeError(f"module 'art' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -1,0 +1,61 @@
+"""OpenAI clients that find the server by themselves and say which rollout is calling."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+from art.backends.http import CONNECT_SECONDS, PLACEHOLDER_URL
+from art.rollouts.scope import HEADER_PROJECT
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+    from art.model import Model
+
+SILENCE_SECONDS = 1200.0
+"""Longest silence of a completion: a slow machine with a full queue."""
+
+
+class ModelTransport(httpx2.AsyncBaseTransport):
+    """Sets the model up before its first call, and names its project."""
+
+    def __init__(
+        self, inner: httpx2.AsyncBaseTransport, before: Callable[[], Awaitable[None]], project: str
+    ) -> None:
+        self._inner = inner
+        self._before = before
+        self._project = project
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        await self._before()
+        request.headers.setdefault(HEADER_PROJECT, self._project)
+        return await self._inner.handle_async_request(request)
+
+
+def server_client(model: Model[Any, Any]) -> AsyncOpenAI:
+    """A client of the model's server. Its address may still be unknown: the transport fills it in."""
+    from openai import AsyncOpenAI
+
+    known = model.__pydantic_private__ or {}
+    timeout = httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
+    transport = ModelTransport(model.backend().connection.transport, model.ready, model.project)
+    return AsyncOpenAI(
+        base_url=known.get("_inference_base_url") or f"{PLACEHOLDER_URL}/v1",
+        api_key=known.get("_inference_api_key") or "art",
+        timeout=timeout,
+        http_client=httpx2.AsyncClient(transport=transport, timeout=timeout),
+    )
+
+
+def plain_client(base_url: str | None, api_key: str | None) -> AsyncOpenAI:
+    """A client of any OpenAI-compatible service; None leaves the choice to the openai package."""
+    from openai import AsyncOpenAI
+
+    return AsyncOpenAI(
+        base_url=base_url,
+        api_key=api_key,
+        timeout=httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
+    )

@@ -1,0 +1,91 @@
+"""LocalBackend: a server on this machine, started and stopped with the programs that use it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from art.backends.child import START_SECONDS, ChildServer
+from art.backends.http import Endpoint
+from art.backends.server import TRAIN_SECONDS, ServerBackend
+from art.errors import UnsupportedOption
+
+
+class ChildEndpoint:
+    """Finds the child server from an event loop, without blocking it."""
+
+    def __init__(self, child: ChildServer) -> None:
+        self._child = child
+        self._known: Endpoint | None = None
+
+    async def locate(self) -> Endpoint:
+        if self._known is None:
+            self._known = await asyncio.to_thread(self._child.endpoint)
+        return self._known
+
+    async def recover(self) -> None:
+        await asyncio.to_thread(self._child.recover)
+        self._known = await asyncio.to_thread(self._child.endpoint)
+
+    def forget(self) -> None:
+        """The child was released; a later use starts anew."""
+        self._known = None
+
+
+class LocalBackend(ServerBackend):
+    """Trains and serves on this machine.
+
+    The server (`art serve`) is a process of its own; it starts at first use, is shared by all programs on
+    the same folder, is started again should it die, and stops a moment after the last program has let go.
+
+    `path`: the folder of models and records; by default `.art` in the repository's root, else here.
+    `serve_args`: further arguments for `art serve`, used when this program is the one that starts it.
+    """
+
+    def __init__(
+        self,
+        *,
+        in_process: bool = False,
+        path: str | Path | None = None,
+        gpu_cost_per_hour_usd: float | None = None,
+        serve_args: Sequence[str] = (),
+        start_timeout: float = START_SECONDS,
+        train_timeout: float = TRAIN_SECONDS,
+    ) -> None:
+        if in_process:
+            raise UnsupportedOption(
+                "LocalBackend does not support in_process=True",
+                cause="the server, the engine and the trainer are processes of their own",
+                hint="leave in_process out; to debug the server run `art serve` yourself and use RemoteBackend",
+            )
+        if gpu_cost_per_hour_usd is not None:
+            raise UnsupportedOption(
+                "LocalBackend does not support gpu_cost_per_hour_usd",
+                cause="costs are not recorded in this version",
+                hint="leave gpu_cost_per_hour_usd out",
+            )
+        root = Path(path) if path is not None else default_path(Path.cwd())
+        self._child = ChildServer(root.absolute(), serve_args=serve_args, start_seconds=start_timeout)
+        self._located = ChildEndpoint(self._child)
+        super().__init__(self._located, train_timeout=train_timeout)
+
+    @property
+    def path(self) -> Path:
+        """The folder of models and records."""
+        return self._child.root
+
+    def base_path(self) -> str | None:
+        return str(self._child.root)
+
+    def _release(self) -> None:
+        self._child.release()
+        self._located.forget()
+
+
+def default_path(start: Path) -> Path:
+    """`.art` in the root of the git repository around `start`, else in `start`."""
+    for folder in (start, *start.parents):
+        if (folder / ".git").exists():
+            return folder / ".art"
+    return start / ".art"

@@ -1,0 +1,163 @@
+"""A backend that is an ART server: what LocalBackend and RemoteBackend have in common."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from art.backends.http import Connection, Locator
+from art.backends.jobs import run_job
+from art.backends.options import train_config
+from art.backends.results import LocalTrainResult, from_job
+from art.config.train import TrainConfig
+from art.errors import ConfigError, InvalidInput
+from art.trajectories import TrajectoryGroup, groups_to_wire
+from art.types import wire
+from art.utils.console import Notices, TrainLine
+from art.utils.lazy import LazyCoroutine
+
+if TYPE_CHECKING:
+    from art.model import Model
+
+TRAIN_SECONDS = 24 * 3600.0
+"""Default deadline of one train call: a bound against hanging forever, not an estimate."""
+
+
+class ServerBackend:
+    """Registers, trains and logs models on one server. See the Backend protocol."""
+
+    def __init__(self, locator: Locator, *, train_timeout: float = TRAIN_SECONDS) -> None:
+        if not train_timeout > 0:
+            raise ConfigError(f"train_timeout is {train_timeout}", hint="give seconds, more than 0")
+        self._connection = Connection(locator)
+        self._train_timeout = train_timeout
+        self._notices = Notices()
+
+    @property
+    def connection(self) -> Connection:
+        """The server, as agents' clients and sessions reach it."""
+        return self._connection
+
+    @property
+    def name(self) -> str:
+        """The class's name, for messages."""
+        return type(self).__name__
+
+    async def register(self, model: Model[Any, Any]) -> None:
+        """Make the model exist on the server, publishing its step 0 unless it is there. Idempotent.
+
+        NotFound for a base model that cannot be had, Conflict for another configuration under the name.
+        """
+        config = model.server_config()
+        if config is None:
+            return  # a model that is only prompted: nothing to serve or train
+        info = await self._connection.api.register(
+            wire.RegisterModel(project=model.project, name=model.name, config=config)
+        )
+        endpoint = await self._connection.endpoint()
+        model.bind(info, url=endpoint.url, key=endpoint.key, base_path=self.base_path())
+        self._notices.show(info.notes, prefix=f"{info.inference_name}: ")
+
+    def base_path(self) -> str | None:
+        """The server's folder where it is on this machine, else None."""
+        return None
+
+    async def status(self, model: Model[Any, Any]) -> wire.ModelInfo:
+        """The model as the server knows it: its step, its batch counter."""
+        return await self._connection.api.model(model.project, model.name)
+
+    async def train(
+        self,
+        model: Model[Any, Any],
+        groups: Iterable[TrajectoryGroup],
+        *,
+        config: TrainConfig | None = None,
+        verbose: bool = False,
+        **options: Any,
+    ) -> LocalTrainResult:
+        """One train call on the recorded tokens of `groups`.
+
+        Options are the fields of TrainConfig. Trajectories that cannot train (equal rewards, a group of one,
+        no calls, ...) are told apart in the result's `trajectories`, each with its reason. InvalidReward,
+        InvalidInput and ConfigError are raised before anything is sent; TrainingFailed when the job fails.
+        """
+        resolved = train_config(options, self.name, config)
+        if model.server_config() is None:
+            raise InvalidInput(
+                f"{model.name} is not trainable",
+                cause="an art.Model is only prompted",
+                hint="make it an art.TrainableModel with a base_model",
+            )
+        wired = groups_to_wire(groups)
+        await model.ready()
+        with TrainLine(model.name, verbose=verbose) as line:
+            result = await run_job(
+                self._connection,
+                wire.SubmitTrain(project=model.project, name=model.name, groups=wired, config=resolved),
+                key=uuid.uuid4().hex,
+                deadline_seconds=self._train_timeout,
+                on_event=line.show,
+            )
+        model.note_step(result.step)
+        self._notices.show(result.notes, prefix=f"{model.name}: ")
+        return from_job(result)
+
+    async def log(self, model: Model[Any, Any], request: wire.LogRequest) -> None:
+        """Record trajectories and metrics of one split at one step in the store and history.jsonl."""
+        await self._connection.api.log(model.project, model.name, request)
+
+    async def delete_checkpoints(
+        self, model: Model[Any, Any], best_checkpoint_metric: str = "val/reward"
+    ) -> list[int]:
+        """Keep the latest and the best step (mean of the metric per step; ties go to the later)."""
+        api = self._connection.api
+        steps = [checkpoint.step for checkpoint in await api.checkpoints(model.project, model.name)]
+        if not steps:
+            return []
+        rows = await api.history(model.project, model.name)
+        keep = {max(steps)}
+        best = best_step(rows, best_checkpoint_metric, set(steps))
+        if best is not None:
+            keep.add(best)
+        answer = await api.delete_checkpoints(
+            model.project, model.name, [step for step in steps if step not in keep]
+        )
+        return answer.deleted
+
+    def close(self) -> Awaitable[None]:
+        """Let go of the server, at once; awaiting also closes this loop's connections."""
+        self._release()
+        return LazyCoroutine(self._connection.transport.aclose)
+
+    def _release(self) -> None:
+        """Undo what the constructor or first use took hold of."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def best_step(rows: Iterable[dict[str, object]], metric: str, steps: set[int]) -> int | None:
+    """The step with the highest mean of `metric` among history rows; None when no row has it."""
+    values: dict[int, list[float]] = {}
+    for row in rows:
+        step, value = row.get("step", row.get("training_step")), row.get(metric)
+        if isinstance(step, int) and step in steps and isinstance(value, int | float):
+            values.setdefault(step, []).append(float(value))
+    if not values:
+        return None
+    return max(values, key=lambda step: (sum(values[step]) / len(values[step]), step))

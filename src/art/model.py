@@ -1,0 +1,463 @@
+"""`Model`: a model an agent talks to. `TrainableModel`: one whose LoRA the server trains.
+
+A model is bound to no event loop. Set-up on the server happens when `register` is awaited, or at first use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic
+
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
+from typing_extensions import TypeVar
+
+from art.config.model import LoraConfig, ModelConfig
+from art.errors import ConfigError, InvalidInput, UnsupportedOption
+from art.trajectories import Trajectory, TrajectoryGroup, groups_to_wire
+from art.types import wire
+from art.utils.background import run_blocking
+from art.utils.files import append_line, read_json, write_json
+from art.utils.lazy import LazyCoroutine
+from art.utils.summary import named_for_split, summarize
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+    from art.backends.protocol import Backend
+    from art.backends.results import TrainResult
+    from art.config.train import TrainConfig
+
+ConfigT = TypeVar("ConfigT", default=Any)
+StateT = TypeVar("StateT", bound=Mapping[str, Any], default=dict[str, Any])
+
+OPENAI_SECONDS = 1200.0
+"""Longest silence of a completion through `openai_client()`: a slow machine with a full queue."""
+
+
+class Model(BaseModel, Generic[ConfigT, StateT]):
+    """A model by name, for prompting and logging. See TrainableModel for one that learns."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+    name: str
+    project: str
+    entity: str | None = None
+    id: str | None = None
+    run_id: str | None = None
+    config: Any = None
+    base_path: str = ".art"
+    report_metrics: list[str] | None = None
+    trainable: bool = False
+
+    _inference_base_url: str | None = PrivateAttr(None)
+    _inference_api_key: str | None = PrivateAttr(None)
+    _inference_model_name: str | None = PrivateAttr(None)
+    _backend: Any = PrivateAttr(None)
+    _registered: bool = PrivateAttr(False)
+    _step: int | None = PrivateAttr(None)
+    _openai: Any = PrivateAttr(None)
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        project: str,
+        entity: str | None = None,
+        id: str | None = None,
+        run_id: str | None = None,
+        config: ConfigT | None = None,
+        inference_api_key: str | None = None,
+        inference_base_url: str | None = None,
+        inference_model_name: str | None = None,
+        base_path: str = ".art",
+        report_metrics: list[str] | None = None,
+        **fields: Any,
+    ) -> None:
+        super().__init__(
+            name=name,
+            project=project,
+            entity=entity,
+            id=id,
+            run_id=run_id,
+            config=config,
+            base_path=base_path,
+            report_metrics=report_metrics,
+            **fields,
+        )
+        self._inference_api_key = inference_api_key
+        self._inference_base_url = inference_base_url
+        self._inference_model_name = inference_model_name
+
+    # -- what the backend needs
+
+    def server_config(self) -> ModelConfig | None:
+        """What the server fixes at registration; None for a model that is only prompted."""
+        return None
+
+    def bind(self, info: wire.ModelInfo, *, url: str, key: str, base_path: str | None) -> None:
+        """Take over what the server answered to the registration."""
+        self._inference_base_url = f"{url}/v1"
+        self._inference_api_key = key
+        self._step = info.step
+        if base_path is not None and "base_path" in self._defaulted:
+            self.base_path = base_path
+
+    def note_step(self, step: int) -> None:
+        """The model's published step, as the server last told it."""
+        self._step = step
+
+    @property
+    def _defaulted(self) -> set[str]:
+        return {"base_path"} if self.base_path == ".art" else set()
+
+    # -- registration
+
+    def backend(self) -> Backend:
+        """The registered backend; ConfigError when there is none."""
+        if self._backend is None:
+            raise ConfigError(
+                f"{self.name} has no backend", hint="call `await model.register(backend)` first"
+            )
+        backend: Backend = self._backend
+        return backend
+
+    def register(
+        self, backend: Backend, _openai_client_config: Mapping[str, Any] | None = None
+    ) -> LazyCoroutine[None]:
+        """Connect the model with a backend. Await the result to set it up now; else first use does."""
+        if _openai_client_config:
+            raise UnsupportedOption(
+                "register does not support _openai_client_config",
+                cause=f"its keys would be ignored: {', '.join(_openai_client_config)}",
+                hint="engine and server are set by arguments of `art serve`",
+            )
+        _require_json(self.config)
+        if backend is not self._backend:
+            self._backend, self._registered, self._openai = backend, False, None
+        return LazyCoroutine(self.ready)
+
+    async def ready(self) -> None:
+        """Make sure that the model is set up on its backend. Cheap when it is."""
+        if not self._registered and self._backend is not None:
+            # Two tasks may come here at once; registration is idempotent, so both may do it.
+            await self.backend().register(self)
+            self._registered = True
+
+    def _ready_now(self) -> None:
+        if not self._registered and self._backend is not None and self.server_config() is not None:
+            run_blocking(self.ready)
+
+    # -- inference
+
+    @property
+    def inference_base_url(self) -> str | None:
+        """Base URL for any OpenAI client."""
+        if self._inference_base_url is None:
+            self._ready_now()
+        return self._inference_base_url
+
+    @inference_base_url.setter
+    def inference_base_url(self, value: str | None) -> None:
+        self._inference_base_url = value
+
+    @property
+    def inference_api_key(self) -> str | None:
+        """The key that goes with `inference_base_url`."""
+        if self._inference_api_key is None:
+            self._ready_now()
+        return self._inference_api_key
+
+    @inference_api_key.setter
+    def inference_api_key(self, value: str | None) -> None:
+        self._inference_api_key = value
+
+    @property
+    def inference_model_name(self) -> str | None:
+        """The name to ask for; `get_inference_name()` for a model on a backend."""
+        return self._inference_model_name
+
+    @inference_model_name.setter
+    def inference_model_name(self, value: str | None) -> None:
+        self._inference_model_name = value
+
+    def get_inference_name(self, step: int | None = None) -> str:
+        """The name under which the model answers: `name@step`, by default at its current step."""
+        base = self._inference_model_name or self.name
+        return base if step is None else f"{base}@{step}"
+
+    def openai_client(self) -> AsyncOpenAI:
+        """An AsyncOpenAI for this model; the same object each time, usable from any event loop."""
+        if self._openai is None:
+            from art.backends.clients import plain_client, server_client
+
+            if self._backend is not None and self.server_config() is not None:
+                self._openai = server_client(self)
+            else:
+                self._openai = plain_client(self._inference_base_url, self._inference_api_key)
+        client: AsyncOpenAI = self._openai
+        return client
+
+    def litellm_completion_params(self, step: int | None = None) -> dict[str, Any]:
+        """Keyword arguments for litellm's `completion`."""
+        name = self.get_inference_name(step)
+        return {
+            "model": f"hosted_vllm/{name}" if self.trainable else name,
+            "base_url": self.inference_base_url,
+            "api_key": self.inference_api_key,
+            "temperature": 1,
+        }
+
+    # -- state
+
+    def safe_model_dump(self) -> dict[str, Any]:
+        """`model_dump` without the program's own config."""
+        return {**self.model_dump(exclude={"config"}), "config": None}
+
+    def _folder(self) -> Path:
+        return Path(self.base_path) / self.project / "models" / self.name
+
+    def read_state(self) -> StateT | None:
+        """The program's own state, kept beside the checkpoints; None when never written."""
+        state: StateT | None = read_json(self._folder() / "state.json")
+        return state
+
+    def overwrite_state(self, state: StateT) -> None:
+        """Replace the state (atomically)."""
+        write_json(self._folder() / "state.json", dict(state))
+
+    def merge_state(self, state: StateT) -> StateT:
+        """Merge into the state, nested dicts key by key; returns the whole."""
+        merged: Any = _merged(self.read_state() or {}, state)
+        write_json(self._folder() / "state.json", merged)
+        result: StateT = merged
+        return result
+
+    def write_state(self, state: StateT) -> None:
+        """Older name of `overwrite_state`."""
+        self.overwrite_state(state)
+
+    # -- logging
+
+    async def get_step(self) -> int:
+        """The latest published step; 0 for a model that does not train."""
+        return 0
+
+    async def log(
+        self,
+        trajectories: Iterable[TrajectoryGroup] | Iterable[Trajectory | BaseException] | None = None,
+        split: str = "val",
+        *,
+        metrics: Mapping[str, float] | None = None,
+        step: int | None = None,
+    ) -> None:
+        """Record trajectories (groups or loose ones) and metrics of a split at a step.
+
+        One row goes to history.jsonl: averages of the trajectories under `{split}/...`, and `metrics`.
+        """
+        groups = _as_groups(trajectories)
+        await self._record(groups, groups, split, metrics or {}, step)
+
+    async def _record(
+        self,
+        groups: list[TrajectoryGroup],
+        sent: list[TrajectoryGroup],
+        split: str,
+        metrics: Mapping[str, float],
+        step: int | None,
+    ) -> None:
+        row = {**summarize(groups, split), **named_for_split(metrics, split)}
+        wired = groups_to_wire(sent)
+        request = wire.LogRequest(
+            split=split,
+            step=await self.get_step() if step is None else step,
+            groups=wired,
+            metrics=row,
+            recorded_at=datetime.now(UTC).isoformat(),
+        )
+        if self._backend is not None and self.server_config() is not None:
+            await self.ready()
+            await self.backend().log(self, request)
+            return
+        folder = self._folder()
+        for group in wired:
+            line = {"split": split, "step": request.step, **group.model_dump(mode="json")}
+            await asyncio.to_thread(append_line, folder / "trajectories" / f"{split}.jsonl", line)
+        position = {"step": request.step, "training_step": request.step, "recorded_at": request.recorded_at}
+        await asyncio.to_thread(append_line, folder / "history.jsonl", {**row, **position})
+
+
+class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
+    """A LoRA lineage `project/name` on a base model.
+
+    `base_model`: a folder, or a hub id. `run_name` is another word for `name`. `lora`, `initial_adapter`,
+    `history` and `chat_template` are fixed at registration (see config.model.ModelConfig).
+    """
+
+    base_model: str
+    lora: LoraConfig
+    initial_adapter: str | None = None
+    history: str = "keep"
+    chat_template: str | None = None
+    trainable: bool = True
+
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        run_name: str | None = None,
+        project: str,
+        base_model: str,
+        lora: LoraConfig | Mapping[str, Any] | None = None,
+        _internal_config: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        if (name is None) == (run_name is None):
+            raise ConfigError(
+                "a TrainableModel needs one name",
+                cause="name and run_name are two words for the same" if name else "none was given",
+                hint='TrainableModel(name="my-agent", project="my-project", base_model=...)',
+            )
+        settings = internal_config(_internal_config)
+        settings.update({} if lora is None else {"lora": lora})
+        super().__init__(
+            name=name or run_name or "",
+            project=project,
+            base_model=str(base_model),
+            **{"lora": LoraConfig(), **settings, **fields},
+        )
+
+    @property
+    def run_name(self) -> str:
+        """The model's name."""
+        return self.name
+
+    def server_config(self) -> ModelConfig:
+        """What the server fixes at registration."""
+        try:
+            return ModelConfig.model_validate(
+                {
+                    "base_model": self.base_model,
+                    "lora": self.lora,
+                    "initial_adapter": self.initial_adapter,
+                    "history": self.history,
+                    "chat_template": self.chat_template,
+                }
+            )
+        except ValidationError as error:
+            problems = "; ".join(f"{problem['loc'][0]}: {problem['msg']}" for problem in error.errors())
+            raise ConfigError(f"{self.name} cannot be registered", cause=problems) from error
+
+    @property
+    def inference_model_name(self) -> str | None:
+        """`get_inference_name()` once the model is on a backend."""
+        if self._inference_model_name is None and self._backend is not None:
+            return self.get_inference_name()
+        return self._inference_model_name
+
+    @inference_model_name.setter
+    def inference_model_name(self, value: str | None) -> None:
+        self._inference_model_name = value
+
+    def get_inference_name(self, step: int | None = None) -> str:
+        """`name@step`: pinned to a step, by default the one this program last saw published."""
+        if step is None and self._backend is not None:
+            self._ready_now()
+            step = self._step
+        return super().get_inference_name(step)
+
+    async def get_step(self) -> int:
+        """The latest published step, asked from the server."""
+        return (await self.info()).step
+
+    async def info(self) -> wire.ModelInfo:
+        """The model as the server knows it: step, batch counter, base model, folder."""
+        await self.ready()
+        info = await self.backend().connection.api.model(self.project, self.name)
+        self._step = info.step
+        return info
+
+    async def train(
+        self,
+        trajectory_groups: Iterable[TrajectoryGroup],
+        config: TrainConfig | None = None,
+        **options: Any,
+    ) -> TrainResult:
+        """Train on the groups and record the step: `backend.train` and `log` in one."""
+        groups = _as_groups(trajectory_groups)
+        result = await self.backend().train(self, groups, config=config, **options)
+        # The groups are with the server since the train call; only their averages are sent again.
+        await self._record(groups, [], "train", result.metrics, result.step)
+        return result
+
+    async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward") -> list[int]:
+        """Delete all checkpoints but the latest and the best by a metric; returns the deleted steps."""
+        await self.ready()
+        return await self.backend().delete_checkpoints(self, best_checkpoint_metric)
+
+
+def _as_groups(
+    trajectories: Iterable[TrajectoryGroup] | Iterable[Trajectory | BaseException] | None,
+) -> list[TrajectoryGroup]:
+    """Groups as they are; loose trajectories and exceptions become one group."""
+    if trajectories is None:
+        return []
+    items: list[Any] = [trajectories] if isinstance(trajectories, TrajectoryGroup) else list(trajectories)
+    groups = [item for item in items if isinstance(item, TrajectoryGroup)]
+    if len(groups) == len(items):
+        return groups
+    if groups or not all(isinstance(item, Trajectory | BaseException) for item in items):
+        kinds = sorted({type(item).__name__ for item in items})
+        raise InvalidInput(
+            f"cannot take {', '.join(kinds)} together",
+            hint="hand over TrajectoryGroups, or Trajectories (awaited ones: see gather_trajectory_groups)",
+        )
+    return [TrajectoryGroup(items)]
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(old)
+    for key, value in new.items():
+        before = result.get(key)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        result[key] = _merged(before, value) if both else value  # type: ignore[arg-type]
+    return result
+
+
+def _require_json(config: object) -> None:
+    data = config.model_dump() if isinstance(config, BaseModel) else config
+    try:
+        json.dumps(data)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            "the model's config cannot be stored",
+            cause=f"it is no JSON: {error}",
+            hint="use plain values or a pydantic model of them",
+        ) from error
+
+
+_PEFT_FIELDS = {"r": "r", "lora_alpha": "alpha", "target_modules": "target_modules", "random_state": "seed"}
+
+
+def internal_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Fields of TrainableModel from openpipe-art's `_internal_config`; a key not applied is refused by name."""
+    settings: dict[str, Any] = {}
+    refused = []
+    for key, value in (config or {}).items():
+        if key == "peft_args":
+            refused += [f"peft_args.{name}" for name in value if name not in _PEFT_FIELDS]
+            settings["lora"] = {_PEFT_FIELDS[name]: value[name] for name in value if name in _PEFT_FIELDS}
+        elif key == "chat_template":
+            settings["chat_template"] = value
+        else:
+            refused.append(key)
+    if refused:
+        raise UnsupportedOption(
+            f"_internal_config does not support {', '.join(refused)}",
+            cause="the embedded engine and trainer have no such setting, so it would be ignored",
+            hint=f"supported are chat_template and peft_args with {', '.join(_PEFT_FIELDS)}",
+        )
+    return settings

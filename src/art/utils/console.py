@@ -1,0 +1,77 @@
+"""What the client shows a person: notices once, and one short line per train call. On stderr."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from functools import cache
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from art.types.wire import JobEvent
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
+
+
+@cache
+def console() -> Console:
+    """The console of all of the client's output, loaded on first use."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+class Notices:
+    """Automatic choices with their reasons, each shown once."""
+
+    def __init__(self) -> None:
+        self._shown: set[str] = set()
+        self._lock = threading.Lock()
+
+    def show(self, notes: Iterable[str], *, prefix: str = "") -> None:
+        for note in notes:
+            line = prefix + note
+            with self._lock:
+                new = line not in self._shown
+                self._shown.add(line)
+            if new:
+                console().print(line, style="dim", markup=False)
+
+
+class TrainLine:
+    """A live line while a train call runs: on a terminal a spinner, elsewhere nothing unless `verbose`."""
+
+    def __init__(self, model: str, *, verbose: bool) -> None:
+        self._model = model
+        self._verbose = verbose
+        self._status: Status | None = None
+
+    def __enter__(self) -> Self:
+        from rich.errors import LiveError
+
+        if console().is_terminal:
+            self._status = console().status(f"{self._model}: training")
+            try:
+                self._status.start()
+            except LiveError:
+                self._status = None  # another live display owns the terminal
+        return self
+
+    def show(self, event: JobEvent) -> None:
+        """Show where the job stands."""
+        detail = ""
+        if event.type == "progress":
+            phase, done, total = (event.data.get(key, "") for key in ("phase", "done", "total"))
+            detail = f" {phase} {done}/{total}"
+        if self._status is not None:
+            self._status.update(f"{self._model}: {event.type}{detail}")
+        elif self._verbose or event.type == "restarted":
+            console().print(f"{self._model}: {event.type}{detail}", markup=False)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
