@@ -110,7 +110,7 @@ def tree_attention(
     groups = q_HSD.shape[0] // k_KSD.shape[0]
     if groups > 1:
         k_KSD, v_KSD = k_KSD.repeat_interleave(groups, dim=0), v_KSD.repeat_interleave(groups, dim=0)
-    out: Tensor = TreeAttention.apply(q_HSD, k_KSD, v_KSD, blocks, scale)  # type: ignore[no-untyped-call]
+    out: Tensor = TreeAttention.apply(q_HSD, k_KSD, v_KSD, blocks, scale)
     return out
 
 

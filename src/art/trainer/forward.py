@@ -50,6 +50,8 @@ class Row:
     query: Tensor
     target: Tensor
     temperature: Tensor
+    owner: Tensor
+    """[N], on the CPU; index into `choices`."""
     blocks: tuple[attention.Block, ...]
 
 
@@ -65,6 +67,7 @@ def make_row(choices: Sequence[SampledChoice], device: torch.device) -> Row:
         query=torch.from_numpy(trie.query).to(device),
         target=torch.from_numpy(trie.target).to(device),
         temperature=temperatures[torch.from_numpy(trie.choice)].to(device),
+        owner=torch.from_numpy(trie.choice),
         blocks=attention.plan_blocks(trie.segments),
     )
 
@@ -103,6 +106,18 @@ class Policy:
     @property
     def _causal_lm(self) -> Any:
         return self.peft.get_base_model()
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self._causal_lm.get_input_embeddings().weight.shape[0])
+
+    @property
+    def activation_bytes(self) -> float:
+        """Estimate of what one token keeps in memory between forward and backward."""
+        config = self._causal_lm.config
+        # Per layer about ten vectors of the hidden size and five of the MLP's, plus LoRA's copies in float32.
+        width = 10 * config.hidden_size + 5 * config.intermediate_size
+        return float(config.num_hidden_layers * width * (4 if self.dtype == torch.float32 else 6))
 
     def hidden(self, row: Row) -> Tensor:
         """[S, E], the last hidden states of a trie."""

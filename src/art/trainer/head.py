@@ -53,7 +53,5 @@ def chunked_logprobs(
     hidden_NE: Tensor, head_VE: Tensor, target_N: Tensor, temperature_N: Tensor, *, chunk: int
 ) -> tuple[Tensor, Tensor]:
     """(log-probabilities [N] with gradient, entropies [N] without), both float32, in nats."""
-    logprobs, entropy = ChunkedLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden_NE, head_VE, target_N, temperature_N, chunk
-    )
+    logprobs, entropy = ChunkedLogprobs.apply(hidden_NE, head_VE, target_N, temperature_N, chunk)
     return logprobs, entropy

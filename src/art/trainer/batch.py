@@ -1,0 +1,280 @@
+"""From a job to what is trained: reads the recorded tokens, and decides every rollout's and choice's fate."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from art.algorithms import advantages
+from art.errors import InvalidInput, InvalidReward
+from art.store.blobs import BlobStore
+from art.tokens.samples import SampledChoice
+from art.trainer.protocol import ChoiceFate, ChoiceRef, RolloutOutcome, TrainGroup, TrainJob, TrainTrajectory
+from art.types.policy import Fate, RolloutStatus
+
+
+@dataclass(slots=True)
+class Member:
+    """One trajectory of the job, and what was decided about it."""
+
+    index: int
+    """Among all trajectories of the job, in order."""
+    group_id: str
+    trajectory: TrainTrajectory
+    choices: list[SampledChoice] = field(default_factory=list)
+    status: RolloutStatus | None = None
+    """None while it can be trained."""
+    reason: str = ""
+    advantage: float | None = None
+
+    @property
+    def reward(self) -> float:
+        return self.trajectory.reward
+
+    def leave_out(self, status: RolloutStatus, reason: str) -> None:
+        self.status, self.reason = status, reason
+
+
+@dataclass(slots=True)
+class Batch:
+    """A job's members with their fates. The choices of members without a status are trained."""
+
+    members: list[Member]
+    fates: list[ChoiceFate]
+    """Of choices that are left out; those of the trained ones come with `outcome_fates`."""
+    groups: int
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def trained(self) -> list[Member]:
+        return [member for member in self.members if member.status is None]
+
+    @property
+    def choices(self) -> list[SampledChoice]:
+        return [choice for member in self.trained for choice in member.choices]
+
+    def rollout_outcomes(self) -> list[RolloutOutcome]:
+        """One per trajectory of the job, in its order."""
+        return [
+            RolloutOutcome(
+                rollout_id=member.trajectory.rollout_id,
+                group_id=member.group_id,
+                status=member.status or RolloutStatus.TRAINED,
+                reason=member.reason,
+                advantage=member.advantage,
+            )
+            for member in self.members
+        ]
+
+    def choice_fates(self) -> list[ChoiceFate]:
+        """Left-out ones first: where a choice was named twice, its last entry says what became of it."""
+        return self.fates + [
+            ChoiceFate(
+                call_id=choice.call_id,
+                choice=choice.choice,
+                fate=Fate.TRAINED,
+                trained_tokens=int(choice.trainable.sum()),
+            )
+            for choice in self.choices
+        ]
+
+    def why_nothing(self) -> str:
+        """Why no member can be trained, for a person."""
+        counts: dict[str, int] = {}
+        for member in self.members:
+            if member.status is not None:
+                counts[member.status.value] = counts.get(member.status.value, 0) + 1
+        listed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+        return f"no signal: {listed}" if listed else "no signal: the batch has no rollouts"
+
+    def digest(self) -> str:
+        """sha256 of what is trained: which recorded bytes, with which advantage and weight."""
+        digest = hashlib.sha256()
+        for member in self.trained:
+            head = (member.trajectory.rollout_id, member.reward, member.advantage, member.trajectory.weight)
+            digest.update(repr(head).encode())
+            for ref in member.trajectory.choices:
+                digest.update(repr((ref.call_id, ref.choice, ref.weight, ref.blob.crc32)).encode())
+        return digest.hexdigest()
+
+
+def load_batch(job: TrainJob, *, max_length: int) -> Batch:
+    """Read the job's tokens and decide who is trained. `max_length` bounds a sequence, in tokens.
+
+    Raises InvalidReward for a reward that is not finite, InvalidInput for damaged or impossible records.
+    """
+    reader = _Reader(job, max_length=max_length)
+    batch = Batch(members=[], fates=reader.fates, groups=len(job.groups))
+    for group in job.groups:
+        members = [
+            reader.member(len(batch.members) + offset, group.group_id, trajectory)
+            for offset, trajectory in enumerate(group.trajectories)
+        ]
+        batch.members += members
+        if not members:
+            batch.notes.append(f"group {group.group_id} is empty and was left out")
+        _assign_advantages([member for member in members if member.status is None], job, group)
+    for member in batch.members:
+        if member.status is not None:
+            reader.leave_choices(member)
+    return batch
+
+
+def _assign_advantages(members: Sequence[Member], job: TrainJob, group: TrainGroup) -> None:
+    """GRPO within the group; a group without a signal is left out."""
+    if len(members) == 1:
+        alone = "the only rollout of its group"
+        if len(group.trajectories) > 1:
+            alone = f"the only one of its group's {len(group.trajectories)} rollouts that can be trained"
+        members[0].leave_out(
+            RolloutStatus.ZERO_VARIANCE, f"{alone}: there is nothing to compare its reward with"
+        )
+        return
+    rewards_G = torch.tensor([member.reward for member in members], dtype=torch.float64)
+    if members and not advantages.has_spread(rewards_G):
+        for member in members:
+            member.leave_out(
+                RolloutStatus.ZERO_VARIANCE, f"all rewards of its group are equal ({member.reward:g})"
+            )
+        return
+    values = advantages.grpo(rewards_G, normalize=job.config.normalize_advantages)
+    for member, value in zip(members, values.tolist(), strict=True):
+        member.advantage = value
+
+
+class _Reader:
+    """Reads choices, remembering which were named before."""
+
+    def __init__(self, job: TrainJob, *, max_length: int) -> None:
+        self._job = job
+        self._max_length = max_length
+        self._blobs = BlobStore(Path(job.blob_dir))
+        self._seen: set[tuple[str, int]] = set()
+        self.fates: list[ChoiceFate] = []
+
+    def member(self, index: int, group_id: str, trajectory: TrainTrajectory) -> Member:
+        """The trajectory with its trainable choices, or with the status that leaves it out."""
+        _check_numbers(trajectory)
+        member = Member(index=index, group_id=group_id, trajectory=trajectory)
+        if not trajectory.choices:
+            member.leave_out(RolloutStatus.NO_CALLS, "the agent made no call to the model being trained")
+            return member
+        reasons: set[str] = set()
+        for ref in trajectory.choices:
+            fate, reason = self._refuse(ref)
+            if fate is Fate.STALE:
+                member.leave_out(RolloutStatus.STALE, reason)
+            elif fate is None:
+                choice = self._read(ref, index)
+                fate, reason = self._unfit(choice)
+                if fate is Fate.OVERLONG:
+                    member.leave_out(RolloutStatus.OVERLONG, reason)
+                elif fate is None:
+                    member.choices.append(choice)
+            if fate in (Fate.DUPLICATE, Fate.FILTERED):
+                reasons.add(reason)
+                self._record(ref.call_id, ref.choice, fate, reason)
+        if not member.choices and member.status is None:
+            member.leave_out(
+                RolloutStatus.NO_CALLS, f"none of its calls can be trained: {'; '.join(sorted(reasons))}"
+            )
+        return member
+
+    def leave_choices(self, member: Member) -> None:
+        """The fates of a left-out member's choices: the status says why."""
+        fate = {RolloutStatus.STALE: Fate.STALE, RolloutStatus.OVERLONG: Fate.OVERLONG}.get(
+            member.status or RolloutStatus.NO_CALLS, Fate.FILTERED
+        )
+        decided = {(entry.call_id, entry.choice) for entry in self.fates}
+        for ref in member.trajectory.choices:
+            if (ref.call_id, ref.choice) not in decided:
+                self._record(ref.call_id, ref.choice, fate, member.reason)
+
+    def _record(self, call_id: str, choice: int, fate: Fate, reason: str) -> None:
+        self.fates.append(ChoiceFate(call_id=call_id, choice=choice, fate=fate, reason=reason))
+
+    def _refuse(self, ref: ChoiceRef) -> tuple[Fate | None, str]:
+        """What the reference alone tells."""
+        key = (ref.call_id, ref.choice)
+        if key in self._seen:
+            return Fate.DUPLICATE, "named twice in this batch; it counts once"
+        self._seen.add(key)
+        if ref.temperature <= 0:
+            return Fate.FILTERED, "sampled at temperature 0, which is no sample of the policy"
+        lineage, step = _parse_version(ref.version)
+        if lineage not in ("", self._job.name, f"{self._job.project}/{self._job.name}"):
+            return Fate.FILTERED, f"sampled by another model ({ref.version})"
+        bound = self._job.config.max_steps_off_policy
+        if bound is not None and step is not None and self._job.parent_step - step > bound:
+            behind = self._job.parent_step - step
+            return Fate.STALE, f"sampled {behind} steps ago; max_steps_off_policy is {bound}"
+        return None, ""
+
+    def _read(self, ref: ChoiceRef, rollout: int) -> SampledChoice:
+        arrays = self._blobs.read(ref.blob)
+        try:
+            prompt, completion = arrays["prompt_token_ids"], arrays[f"c{ref.choice}.token_ids"]
+            logprobs = arrays[f"c{ref.choice}.logprobs"]
+        except KeyError as error:
+            raise InvalidInput(
+                f"call {ref.call_id} has no choice {ref.choice} in its token record",
+                cause=f"no array {error}",
+            ) from error
+        trainable = arrays.get(f"c{ref.choice}.trainable")
+        if trainable is None:
+            trainable = np.ones(len(completion), dtype=np.bool_)
+        if not len(completion) == len(logprobs) == len(trainable):
+            raise InvalidInput(f"call {ref.call_id}: tokens and log-probabilities differ in number")
+        _, step = _parse_version(ref.version)
+        return SampledChoice(
+            call_id=ref.call_id,
+            choice=ref.choice,
+            rollout=rollout,
+            prompt=prompt.astype(np.int64),
+            completion=completion.astype(np.int64),
+            logprobs=logprobs.astype(np.float32),
+            trainable=trainable.astype(np.bool_),
+            temperature=ref.temperature,
+            on_policy=step == self._job.parent_step,
+            weight=ref.weight,
+        )
+
+    def _unfit(self, choice: SampledChoice) -> tuple[Fate | None, str]:
+        """What only the tokens tell."""
+        if choice.length > self._max_length:
+            return Fate.OVERLONG, f"a sequence of {choice.length} tokens; the limit is {self._max_length}"
+        if not len(choice.prompt):
+            return Fate.FILTERED, "its prompt is empty, so nothing predicts its first token"
+        if not len(choice.completion):
+            return Fate.FILTERED, "no token was sampled"
+        if not choice.trainable.any():
+            return Fate.FILTERED, "all its tokens were forced by a grammar"
+        if not np.isfinite(choice.logprobs[choice.trainable]).all():
+            return Fate.FILTERED, "its recorded log-probabilities are not finite"
+        return None, ""
+
+
+def _check_numbers(trajectory: TrainTrajectory) -> None:
+    if not math.isfinite(trajectory.reward):
+        raise InvalidReward(
+            f"rollout {trajectory.rollout_id} has the reward {trajectory.reward}",
+            hint="a reward is a finite number",
+        )
+    weights = [trajectory.weight, *(ref.weight for ref in trajectory.choices)]
+    if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
+        raise InvalidInput(
+            f"rollout {trajectory.rollout_id} has a weight that is negative or not finite",
+            hint="weights are 0 or more; a negative signal is a low reward",
+        )
+
+
+def _parse_version(version: str) -> tuple[str, int | None]:
+    """(`project/name`, step) of `project/name@step`; the step is None where none is written."""
+    lineage, _, step = version.rpartition("@") if "@" in version else (version, "", "")
+    return lineage, int(step) if step.isdigit() else None

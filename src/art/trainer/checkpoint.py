@@ -1,0 +1,242 @@
+"""Checkpoints: immutable folders that appear whole or not at all.
+
+    checkpoints/0012/
+      adapter_config.json  adapter_model.safetensors    the adapter, as PEFT reads it
+      optimizer.safetensors                             Adam's moments; no tensors at step 0
+      trainer_state.json                                random state, batch counter, optimizer updates
+      manifest.json                                     where it comes from, and the files' sha256
+
+Everything is written into a temporary folder beside the target, forced to the disk, and renamed. A process
+killed on the way leaves a `.tmp-` folder, which the next start removes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from art.config.model import LoraConfig
+from art.config.train import ResolvedTrainConfig
+from art.errors import Conflict, InvalidInput, NotFound
+from art.trainer.packaged import fsync_folder, fsync_path
+from art.trainer.protocol import CheckpointInfo, ResolvedBaseModel, TrainOutcome
+
+ADAPTER = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+OPTIMIZER = "optimizer.safetensors"
+STATE = "trainer_state.json"
+MANIFEST = "manifest.json"
+TEMPORARY = ".tmp-"
+
+
+class TrainerState(BaseModel):
+    """What resuming needs beside adapter and optimizer."""
+
+    schema_version: int = 1
+    batch: int = 0
+    updates: int = 0
+    """Optimizer updates since step 0."""
+    torch_rng: str = ""
+    """torch.get_rng_state(), base64."""
+
+    @classmethod
+    def capture(cls, *, batch: int, updates: int) -> TrainerState:
+        """The state of this process's generator, with the given counters."""
+        state = base64.b64encode(torch.get_rng_state().numpy().tobytes()).decode()
+        return cls(batch=batch, updates=updates, torch_rng=state)
+
+    def restore_rng(self) -> None:
+        """Continue the generator where the checkpoint left it."""
+        data = bytearray(base64.b64decode(self.torch_rng))
+        torch.set_rng_state(torch.frombuffer(data, dtype=torch.uint8).clone())
+
+
+class Manifest(BaseModel):
+    """Where a checkpoint comes from, and how to know that it is whole."""
+
+    schema_version: int = 1
+    project: str
+    name: str
+    step: int
+    parent_step: int | None
+    batch: int
+    job_id: str | None
+    base: ResolvedBaseModel
+    lora: LoraConfig
+    config: ResolvedTrainConfig | None
+    history: str
+    code_version: str
+    sample_digest: str
+    is_base: bool
+    probe_token_ids: list[int]
+    probe_logprobs: list[float]
+    created_at: float
+    metrics: dict[str, float] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
+    """sha256 of each file."""
+    outcome: TrainOutcome | None = None
+    """Of the job that wrote it, without the checkpoint itself."""
+
+    def info(self, folder: Path) -> CheckpointInfo:
+        """What the gateway is told; the path is where the folder lies now."""
+        return CheckpointInfo(
+            project=self.project,
+            name=self.name,
+            step=self.step,
+            path=str(folder),
+            is_base=self.is_base,
+            probe_token_ids=self.probe_token_ids,
+            probe_logprobs=self.probe_logprobs,
+            sha256=self.files.get(ADAPTER, ""),
+            created_at=self.created_at,
+        )
+
+    def recorded_outcome(self, folder: Path) -> TrainOutcome | None:
+        """What the job that wrote this checkpoint returned."""
+        return self.outcome and self.outcome.model_copy(update={"checkpoint": self.info(folder)})
+
+
+class CheckpointStore:
+    """The checkpoints of one model."""
+
+    def __init__(self, model_dir: Path) -> None:
+        self.root = model_dir / "checkpoints"
+
+    def folder(self, step: int) -> Path:
+        return self.root / f"{step:04d}"
+
+    def steps(self) -> list[int]:
+        """Published steps, ascending."""
+        if not self.root.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.root.iterdir() if path.name.isdigit())
+
+    def remove_leftovers(self) -> list[str]:
+        """Delete what a killed process left; returns the names."""
+        leftovers = sorted(self.root.glob(f"{TEMPORARY}*")) if self.root.is_dir() else []
+        for path in leftovers:
+            shutil.rmtree(path)
+        return [path.name for path in leftovers]
+
+    def manifest(self, step: int) -> Manifest:
+        """NotFound when the step is not published; InvalidInput when its manifest is damaged."""
+        path = self.folder(step) / MANIFEST
+        try:
+            return Manifest.model_validate_json(path.read_text())
+        except FileNotFoundError as error:
+            raise NotFound(
+                f"There is no checkpoint of step {step}",
+                cause=f"{path} does not exist",
+                hint=f"published steps: {', '.join(map(str, self.steps())) or 'none'}",
+            ) from error
+        except ValidationError as error:
+            raise InvalidInput(f"{path} is damaged", cause=str(error)) from error
+
+    def find_job(self, job_id: str) -> TrainOutcome | None:
+        """The outcome of the job `job_id` where it published a checkpoint."""
+        for step in reversed(self.steps()):
+            manifest = self.manifest(step)
+            if manifest.job_id == job_id:
+                return manifest.recorded_outcome(self.folder(step))
+        return None
+
+    def load_adapter(self, step: int) -> dict[str, Tensor]:
+        """The adapter's tensors, checked against the manifest."""
+        return self._load(step, ADAPTER)
+
+    def load_optimizer(self, step: int) -> dict[str, Tensor]:
+        """Adam's moments by parameter name, checked against the manifest."""
+        return self._load(step, OPTIMIZER)
+
+    def load_state(self, step: int) -> TrainerState:
+        path = self._checked(step, STATE)
+        return TrainerState.model_validate_json(path.read_text())
+
+    def _load(self, step: int, file: str) -> dict[str, Tensor]:
+        path = self._checked(step, file)
+        try:
+            return dict(load_file(path))
+        except SafetensorError as error:
+            raise InvalidInput(f"{path} is damaged", cause=str(error)) from error
+
+    def _checked(self, step: int, file: str) -> Path:
+        path = self.folder(step) / file
+        expected = self.manifest(step).files.get(file)
+        if not path.is_file() or file_sha256(path) != expected:
+            raise InvalidInput(
+                f"The checkpoint of step {step} is damaged",
+                cause=f"{path} is not the file that was published",
+                hint="restore it from a backup, or delete this step and continue from the one before",
+            )
+        return path
+
+    def write(
+        self,
+        manifest: Manifest,
+        *,
+        adapter: dict[str, Tensor],
+        adapter_config: dict[str, Any],
+        optimizer: dict[str, Tensor],
+        state: TrainerState,
+    ) -> CheckpointInfo:
+        """Publish a step. Conflict when it is published already: checkpoints never change."""
+        target = self.folder(manifest.step)
+        if target.exists():
+            raise Conflict(
+                f"Step {manifest.step} of {manifest.project}/{manifest.name} is published already",
+                cause=f"{target} exists",
+                hint="delete the later steps before training from an earlier one",
+            )
+        self.root.mkdir(parents=True, exist_ok=True)
+        temporary = self.root / f"{TEMPORARY}{manifest.step:04d}-{os.getpid()}"
+        temporary.mkdir()
+        try:
+            save_file(adapter, temporary / ADAPTER, metadata={"format": "pt"})
+            save_file(optimizer, temporary / OPTIMIZER)
+            (temporary / ADAPTER_CONFIG).write_text(json.dumps(adapter_config, indent=2, sort_keys=True))
+            (temporary / STATE).write_text(state.model_dump_json(indent=2))
+            manifest.files = {path.name: file_sha256(path) for path in sorted(temporary.iterdir())}
+            manifest.created_at = time.time()
+            (temporary / MANIFEST).write_text(manifest.model_dump_json(indent=2))
+            fsync_folder(temporary)
+            temporary.rename(target)
+        except OSError:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        fsync_path(self.root)
+        return manifest.info(target)
+
+
+def delete_checkpoint(path: Path) -> None:
+    """Remove one published checkpoint; one that is gone already is fine.
+
+    Renamed first, so that a crash half way leaves no damaged checkpoint. Raises InvalidInput for a folder that
+    is no checkpoint.
+    """
+    if not path.exists():
+        return
+    if not path.name.isdigit() or not (path / MANIFEST).is_file():
+        raise InvalidInput(
+            f"{path} is no checkpoint", cause=f"it has no {MANIFEST}", hint="nothing was deleted"
+        )
+    doomed = path.with_name(f"{TEMPORARY}deleted-{path.name}-{os.getpid()}")
+    path.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def file_sha256(path: Path) -> str:
+    """Hex digest of a file's content."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -1,0 +1,376 @@
+"""What the trainer does when asked: publish a model's step 0, and train a job into the next step."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from art.config.model import LoraConfig
+from art.config.train import ResolvedTrainConfig
+from art.errors import ConfigError, InvalidInput, NotFound, ParityFailed
+from art.trainer.batch import Batch, load_batch
+from art.trainer.checkpoint import ADAPTER, ADAPTER_CONFIG, CheckpointStore, Manifest, TrainerState
+from art.trainer.forward import Dtype, Policy, Row, choose_dtype, peft_config
+from art.trainer.parity import parity_metrics, past_bound
+from art.trainer.protocol import (
+    CheckpointInfo,
+    PrepareModel,
+    Progress,
+    ResolvedBaseModel,
+    TrainJob,
+    TrainOutcome,
+)
+from art.trainer.step import Tally, Updater
+
+log = logging.getLogger(__name__)
+
+PROBE_TOKENS = 64
+"""Length of the self-check sequence: enough for an adapter to show, one short prefill for the engine."""
+MAX_ROW_TOKENS = 4096
+MIN_ROW_TOKENS = 256
+ROW_MEMORY_SHARE = 8
+"""One row's activations may take this fraction (1/8) of the machine's memory."""
+
+
+class Trainer:
+    """Holds one loaded base model, and runs requests one after another."""
+
+    def __init__(self, *, dtype: Dtype = "auto") -> None:
+        self._dtype, reason = choose_dtype(dtype)
+        self.notes = [f"training in {str(self._dtype).removeprefix('torch.')}: {reason}"]
+        self._policy: Policy | None = None
+        self._loaded: tuple[str, str, LoraConfig] | None = None
+
+    def policy(self, base: ResolvedBaseModel, lora: LoraConfig) -> Policy:
+        """The policy of this base and adapter shape, loaded when it is not the one in memory."""
+        wanted = (base.path, base.sha256, lora)
+        if self._policy is None or self._loaded != wanted:
+            self._policy = None  # released before the next is loaded: two may not fit
+            self._policy = Policy.load(Path(base.path), lora=lora, dtype=self._dtype)
+            self._loaded = wanted
+        return self._policy
+
+    def prepare_model(self, request: PrepareModel) -> CheckpointInfo:
+        """Publish step 0 unless the model has steps already; leftovers of killed writes are removed."""
+        store = CheckpointStore(Path(request.model_dir))
+        if removed := store.remove_leftovers():
+            log.info("removed unfinished checkpoints: %s", ", ".join(removed))
+        if steps := store.steps():
+            first = steps[0]
+            return store.manifest(first).info(store.folder(first))
+        tensors = (
+            initial_adapter(Path(request.initial_adapter), request.lora) if request.initial_adapter else None
+        )
+        # A fresh adapter must not depend on what was trained in this process before.
+        self._policy = None
+        policy = self.policy(request.base, request.lora)
+        if tensors is not None:
+            policy.load_adapter_state(tensors)
+        torch.manual_seed(request.seed)
+        probe = first_probe(policy.vocab_size, request.base.context_length, request.seed)
+        manifest = Manifest(
+            project=request.project,
+            name=request.name,
+            step=0,
+            parent_step=None,
+            batch=0,
+            job_id=None,
+            base=request.base,
+            lora=request.lora,
+            config=None,
+            history=request.history,
+            code_version=code_version(),
+            sample_digest="",
+            is_base=tensors is None,
+            probe_token_ids=probe,
+            probe_logprobs=policy.probe(probe),
+            created_at=0.0,
+        )
+        return store.write(
+            manifest,
+            adapter=policy.adapter_state(),
+            adapter_config=adapter_config(request.lora, request.base),
+            optimizer={},
+            state=TrainerState.capture(batch=0, updates=0),
+        )
+
+    def train(self, job: TrainJob, *, on_progress: Callable[[Progress], None]) -> TrainOutcome:
+        """Train the job and publish its step; a job that published before returns what it returned then.
+
+        `on_progress` may raise to cancel: nothing is published then, and the next job starts from its
+        parent's files as every job does.
+        """
+        started = time.monotonic()
+        store = CheckpointStore(Path(job.model_dir))
+        store.remove_leftovers()
+        if recorded := store.find_job(job.job_id):
+            return recorded
+        on_progress(Progress(phase="samples", done=0, total=1))
+        limit = job.config.max_sequence_length or job.base.context_length
+        batch = load_batch(job, max_length=min(limit, job.base.context_length))
+        on_progress(Progress(phase="samples", done=1, total=1))
+        metrics = batch_metrics(batch)
+        if not batch.trained:
+            metrics["time/step_trainer_s"] = time.monotonic() - started
+            return TrainOutcome(
+                step=job.parent_step,
+                published=False,
+                reason=batch.why_nothing(),
+                metrics=metrics,
+                rollouts=batch.rollout_outcomes(),
+                fates=batch.choice_fates(),
+                notes=batch.notes,
+            )
+        policy, optimizer, state = self._resume(job, store)
+        check_tokens(batch, policy.vocab_size)
+        tally, notes = self._update(job, batch, policy, optimizer, on_progress)
+        metrics |= step_metrics(tally, job.config)
+        metrics["time/step_trainer_s"] = time.monotonic() - started
+        on_progress(Progress(phase="publish", done=0, total=1))
+        outcome = TrainOutcome(
+            step=job.step,
+            published=True,
+            metrics=metrics,
+            rollouts=batch.rollout_outcomes(),
+            fates=batch.choice_fates(),
+            notes=batch.notes + notes,
+        )
+        info = self._publish(job, store, batch, policy, optimizer, state, outcome)
+        return outcome.model_copy(update={"checkpoint": info})
+
+    def _resume(
+        self, job: TrainJob, store: CheckpointStore
+    ) -> tuple[Policy, torch.optim.AdamW, TrainerState]:
+        """Adapter, optimizer and random state of the parent step, always from its files."""
+        policy = self.policy(job.base, job.lora)
+        policy.load_adapter_state(store.load_adapter(job.parent_step))
+        state = store.load_state(job.parent_step)
+        state.restore_rng()
+        config = job.config
+        optimizer = torch.optim.AdamW(
+            policy.parameters.values(),
+            lr=config.learning_rate,
+            betas=(config.adam_beta1, config.adam_beta2),
+            eps=config.adam_epsilon,
+            weight_decay=config.weight_decay,
+        )
+        load_moments(optimizer, policy.parameters, store.load_optimizer(job.parent_step))
+        return policy, optimizer, state
+
+    def _update(
+        self,
+        job: TrainJob,
+        batch: Batch,
+        policy: Policy,
+        optimizer: torch.optim.AdamW,
+        on_progress: Callable[[Progress], None],
+    ) -> tuple[Tally, list[str]]:
+        def on_row(done: int, total: int) -> None:
+            on_progress(Progress(phase="forward", done=done, total=total))
+
+        def check_parity(tally: Tally, rows: list[Row]) -> None:
+            metrics = parity_metrics(torch.cat(tally.differences))
+            if failures := past_bound(metrics, job.config):
+                raise ParityFailed(
+                    "The trainer does not reproduce the log-probabilities that were recorded",
+                    cause="; ".join(failures),
+                    hint="nothing was published",
+                )
+
+        row_tokens, reason = choose_row_tokens(policy, job.config)
+        updater = Updater(policy, optimizer, job.config, row_tokens=row_tokens, on_row=on_row)
+        tally = updater.run(batch, before_first_update=check_parity)
+        on_progress(Progress(phase="update", done=len(tally.grad_norms), total=len(tally.grad_norms)))
+        return tally, [*self.notes, reason]
+
+    def _publish(
+        self,
+        job: TrainJob,
+        store: CheckpointStore,
+        batch: Batch,
+        policy: Policy,
+        optimizer: torch.optim.AdamW,
+        parent: TrainerState,
+        outcome: TrainOutcome,
+    ) -> CheckpointInfo:
+        longest = max(batch.choices, key=lambda choice: choice.length)
+        probe = [int(token) for token in longest.path[-PROBE_TOKENS:]]
+        if len(probe) < 2:
+            probe = first_probe(policy.vocab_size, job.base.context_length, job.seed)
+        manifest = Manifest(
+            project=job.project,
+            name=job.name,
+            step=job.step,
+            parent_step=job.parent_step,
+            batch=job.batch,
+            job_id=job.job_id,
+            base=job.base,
+            lora=job.lora,
+            config=job.config,
+            history=job.history,
+            code_version=code_version(),
+            sample_digest=batch.digest(),
+            is_base=False,
+            probe_token_ids=probe,
+            probe_logprobs=policy.probe(probe),
+            created_at=0.0,
+            metrics=outcome.metrics,
+            outcome=outcome,
+        )
+        updates = parent.updates + int(outcome.metrics["data/step_num_gradient_steps"])
+        return store.write(
+            manifest,
+            adapter=policy.adapter_state(),
+            adapter_config=adapter_config(job.lora, job.base),
+            optimizer=save_moments(optimizer, policy.parameters),
+            state=TrainerState.capture(batch=job.batch, updates=updates),
+        )
+
+
+def batch_metrics(batch: Batch) -> dict[str, float]:
+    """Figures known before training."""
+    rewards = torch.tensor([member.reward for member in batch.members], dtype=torch.float64)
+    groups = {member.group_id for member in batch.trained}
+    metrics = {
+        "data/step_num_scenarios": float(len({member.group_id for member in batch.members})),
+        "data/step_num_trajectories": float(len(batch.members)),
+        "data/step_num_groups_submitted": float(batch.groups),
+        "data/step_num_groups_trainable": float(len(groups)),
+        "data/step_num_dropped_trajectories": float(len(batch.members) - len(batch.trained)),
+        "data/step_num_gradient_steps": 0.0,
+        "data/step_trainer_tokens": 0.0,
+    }
+    if len(rewards):
+        metrics["train/reward"] = float(rewards.mean())
+        metrics["train/reward_std_dev"] = float(rewards.std(correction=0))
+    return metrics
+
+
+def step_metrics(tally: Tally, config: ResolvedTrainConfig) -> dict[str, float]:
+    """Figures of the updates. Token fractions are over all trained tokens."""
+    return {
+        "loss/train": tally.loss,
+        "loss/entropy": tally.entropy / tally.targets,
+        "loss/clip_fraction": tally.clipped / tally.targets,
+        "loss/truncated_fraction": tally.truncated / tally.targets,
+        "loss/grad_norm": sum(tally.grad_norms) / len(tally.grad_norms),
+        "loss/learning_rate": config.learning_rate,
+        "data/step_num_gradient_steps": float(len(tally.grad_norms)),
+        "data/step_num_datums": float(tally.rows),
+        "data/step_trainer_tokens": float(tally.computed),
+        "data/step_trained_tokens": float(tally.targets),
+        **parity_metrics(torch.cat(tally.differences)),
+    }
+
+
+def check_tokens(batch: Batch, vocab_size: int) -> None:
+    """InvalidInput for a token the model does not have: the record belongs to another model."""
+    for choice in batch.choices:
+        path = choice.path
+        top = max(int(path.max()), int(choice.completion.max()))
+        if top >= vocab_size or int(path.min()) < 0:
+            raise InvalidInput(
+                f"call {choice.call_id} holds token {top}; the model has {vocab_size} tokens",
+                cause="the call was recorded with another base model",
+            )
+
+
+def choose_row_tokens(policy: Policy, config: ResolvedTrainConfig) -> tuple[int, str]:
+    """Tokens of one row, and why. Taken from the machine's whole memory and not from what is free, so that
+    a resumed run cuts its batches as the uninterrupted one."""
+    if config.packed_sequence_length is not None:
+        return config.packed_sequence_length, f"rows of {config.packed_sequence_length} tokens: as asked"
+    if policy.device.type == "cuda":
+        memory = torch.cuda.get_device_properties(policy.device).total_memory
+    else:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    fitting = int(memory / ROW_MEMORY_SHARE / policy.activation_bytes)
+    tokens = max(MIN_ROW_TOKENS, min(MAX_ROW_TOKENS, fitting))
+    return (
+        tokens,
+        f"rows of {tokens} tokens: about {policy.activation_bytes / 1e6:.2g} MB of activations each",
+    )
+
+
+def initial_adapter(folder: Path, lora: LoraConfig) -> dict[str, Tensor]:
+    """The tensors of an existing PEFT adapter, whose shape must be `lora`'s."""
+    try:
+        config = json.loads((folder / ADAPTER_CONFIG).read_text())
+        tensors = dict(load_file(folder / ADAPTER))
+    except FileNotFoundError as error:
+        raise NotFound(
+            f"There is no PEFT adapter in {folder}",
+            cause=f"{error.filename} does not exist",
+            hint=f"an adapter is {ADAPTER_CONFIG} and {ADAPTER}; pickled weights are not read",
+        ) from error
+    except (ValueError, SafetensorError) as error:
+        raise InvalidInput(f"The adapter in {folder} is damaged", cause=str(error)) from error
+    found = LoraConfig(
+        r=config["r"],
+        alpha=config["lora_alpha"],
+        target_modules=tuple(sorted(config["target_modules"])),
+        seed=lora.seed,
+    )
+    if found != lora.model_copy(update={"target_modules": tuple(sorted(lora.target_modules))}):
+        raise ConfigError(
+            f"The adapter in {folder} has another shape than the model's LoraConfig",
+            cause=f"r, alpha and target_modules are {found.r}, {found.alpha:g}, {list(found.target_modules)} there "
+            f"and {lora.r}, {lora.alpha:g}, {sorted(lora.target_modules)} here",
+            hint="register the model with the adapter's values",
+        )
+    return tensors
+
+
+def adapter_config(lora: LoraConfig, base: ResolvedBaseModel) -> dict[str, Any]:
+    """The content of adapter_config.json."""
+    config: dict[str, Any] = peft_config(lora, Path(base.path)).to_dict()
+    plain = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
+    return plain | {"inference_mode": True}
+
+
+def first_probe(vocab_size: int, context_length: int, seed: int) -> list[int]:
+    """Tokens for the self-check of a step that was trained on nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    count = min(PROBE_TOKENS, context_length)
+    return [int(token) for token in torch.randint(0, vocab_size, (count,), generator=generator)]
+
+
+def save_moments(
+    optimizer: torch.optim.Optimizer, parameters: dict[str, torch.nn.Parameter]
+) -> dict[str, Tensor]:
+    """Adam's state by parameter name, as tensors."""
+    return {
+        f"{name}.{key}": value.detach().cpu().clone()
+        for name, parameter in parameters.items()
+        for key, value in optimizer.state[parameter].items()
+    }
+
+
+def load_moments(
+    optimizer: torch.optim.Optimizer, parameters: dict[str, torch.nn.Parameter], saved: dict[str, Tensor]
+) -> None:
+    """Put Adam's state back; without any, Adam starts anew."""
+    for name, parameter in parameters.items():
+        for key in ("step", "exp_avg", "exp_avg_sq"):
+            if (value := saved.get(f"{name}.{key}")) is not None:
+                on_device = value if key == "step" else value.to(parameter.device)
+                optimizer.state[parameter][key] = on_device.clone()
+
+
+def code_version() -> str:
+    """The installed version of ART."""
+    try:
+        return version("agent-reinforcement-trainer")
+    except PackageNotFoundError:
+        return "unknown"
