@@ -9,6 +9,7 @@ ArtError                          what happened, why, what to do, and a stable c
 ├── Unauthorized                  no key, a wrong key, or a key without the right
 ├── Conflict                      the thing exists or is in a state that forbids the request
 ├── Overloaded                    a bounded queue is full; try again after a while
+├── LimitReached                  a rollout has used what its limits allow
 ├── PromptTooLong                 the prompt does not fit into the model's context
 ├── InfraError                    a part of ART failed, not the agent and not its input
 │   ├── ServerUnreachable         no answer from the server within the deadline
@@ -118,6 +119,13 @@ class Overloaded(ArtError):
 
     code = "overloaded"
     status = 429
+
+
+class LimitReached(ArtError):
+    """A rollout has used the calls, tokens or seconds that its limits allow."""
+
+    code = "limit_reached"
+    status = 403  # not 429: clients repeat those, and repeating does not help
 
 
 class PromptTooLong(InvalidInput):

@@ -119,7 +119,7 @@ def prove(renderer: Renderer) -> Proof:
     except ArtError as error:
         tools_refused = error.cause or error.message
         notes.append(f"no tools: {tools_refused}")
-    stops, stop_notes = _turn_end(renderer)
+    stops, stop_notes = turn_end(renderer)
     return Proof(
         stop_token_ids=stops, tools_refused=tools_refused, notes=list(dict.fromkeys(notes + stop_notes))
     )
@@ -184,7 +184,7 @@ def _unstable(what: str, left: str, right: str) -> ConfigError:
     )
 
 
-def _turn_end(renderer: Renderer) -> tuple[frozenset[int], list[str]]:
+def turn_end(renderer: Renderer) -> tuple[frozenset[int], list[str]]:
     """Stop tokens with the template's end of turn among them."""
     tokenizer = renderer.tokenizer
     suffix = suffix_text(renderer, [_USER, _assistant(0)], [_MORE])

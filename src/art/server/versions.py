@@ -1,0 +1,362 @@
+"""Which models exist, which step is their latest, and which adapters the engines hold.
+
+`publish` is the only way a step becomes the latest: the engine loads the adapter, the self-check compares it
+with what the trainer wrote into the manifest, and only then do the store and `latest` change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from art.engine.protocol import BASE_VERSION, AdapterCheck, AdapterRef, Engine
+from art.errors import ArtError, Conflict, DeadlineExceeded, InfraError, NotFound
+from art.server.engines import EnginePool
+from art.store.records import ModelRow
+from art.store.store import Store
+from art.tokens.bridge import Proof, prove, turn_end
+from art.tokens.renderer import Renderer
+from art.types.jobs import CheckpointInfo
+
+logger = logging.getLogger(__name__)
+
+PROBE_BOUND_BF16 = 0.06
+"""Mean absolute difference of log-probabilities between two bf16 forward passes of one model (measured 0.04)."""
+PROBE_BOUND_FP32 = 1e-3
+"""The same in fp32, where only the order of sums differs."""
+NO_EFFECT_FP32 = 1e-4
+"""A trained adapter moves the probe at least this far from the base model, or it was not applied."""
+SLOT_SECONDS = 300.0
+"""How long a call waits for a free adapter slot while every loaded version has running calls."""
+
+
+@dataclass(slots=True)
+class ModelEntry:
+    """A model that can be served."""
+
+    row: ModelRow
+    renderer: Renderer
+    proof: Proof
+    context_length: int
+    checkpoints: dict[int, CheckpointInfo] = field(default_factory=dict)
+    step: int = 0
+    """Latest published step."""
+    calls: Counter[int] = field(default_factory=Counter)
+    """Running calls per step."""
+    sessions: Counter[int] = field(default_factory=Counter)
+    """Open sessions that have the step pinned."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.row.project, self.row.name
+
+    @property
+    def wire_name(self) -> str:
+        return f"{self.row.project}/{self.row.name}"
+
+    def version(self, step: int) -> str:
+        """The version's name, the same in answers, records and the engine: `project/name@step`."""
+        return f"{self.wire_name}@{step}"
+
+    def leased(self) -> set[int]:
+        """Steps that open sessions or running calls use; their files must stay."""
+        return {step for step in (*self.sessions, *self.calls) if self.sessions[step] + self.calls[step] > 0}
+
+    def checkpoint(self, step: int) -> CheckpointInfo:
+        """NotFound with the steps there are."""
+        found = self.checkpoints.get(step)
+        if found is None:
+            steps = ", ".join(str(known) for known in sorted(self.checkpoints)) or "none"
+            raise NotFound(f"{self.wire_name} has no step {step}", hint=f"its steps are: {steps}")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """An adapter that stays loaded while a call uses it."""
+
+    engine: Engine
+    version: str
+    """What the engine is asked for: BASE_VERSION, or a loaded adapter."""
+    salt: str
+    """For the prefix-cache key: changes with the adapter's content."""
+
+
+@dataclass(slots=True)
+class _Slots:
+    """The adapters one engine process holds."""
+
+    generation: int = 0
+    versions: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    busy: Counter[str] = field(default_factory=Counter)
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+
+class Versions:
+    """All models of one server."""
+
+    def __init__(self, store: Store, engines: EnginePool) -> None:
+        self._store = store
+        self._engines = engines
+        self._entries: dict[tuple[str, str], ModelEntry] = {}
+        self._broken: dict[tuple[str, str], ArtError] = {}
+        self._renderers: dict[tuple[str, str | None, str], tuple[Renderer, Proof]] = {}
+        self._slots: dict[str, _Slots] = {}
+
+    async def load(self) -> None:
+        """Take up the store's models. One whose files are gone is reported when it is asked for."""
+        for row in await self._store.list_models():
+            try:
+                await self.add(row)
+            except ArtError as error:
+                logger.error("%s/%s cannot be served: %s", row.project, row.name, error)
+                self._broken[row.project, row.name] = error
+
+    async def add(self, row: ModelRow) -> ModelEntry:
+        """Make a registered model servable. ConfigError when its template cannot be served as it is configured."""
+        renderer, proof = await self._renderer(row)
+        entry = ModelEntry(
+            row=row, renderer=renderer, proof=proof, context_length=row.base.context_length, step=row.step
+        )
+        for checkpoint in await self._store.list_checkpoints(row.project, row.name):
+            entry.checkpoints[checkpoint.info.step] = checkpoint.info
+        self._broken.pop(entry.key, None)
+        existing = self._entries.get(entry.key)
+        if existing is not None:  # registered again: counts of its users stay
+            existing.row = row
+            existing.checkpoints.update(entry.checkpoints)
+            return existing
+        self._entries[entry.key] = entry
+        return entry
+
+    async def _renderer(self, row: ModelRow) -> tuple[Renderer, Proof]:
+        key = (row.base.path, row.config.chat_template, row.config.history)
+        if key not in self._renderers:
+            self._renderers[key] = await asyncio.to_thread(
+                _load_renderer, Path(row.base.path), row.config.chat_template, row.config.history
+            )
+        return self._renderers[key]
+
+    # -- names
+
+    def entries(self, project: str | None = None) -> list[ModelEntry]:
+        """Every model, or those of one project, by name."""
+        found = [entry for entry in self._entries.values() if project is None or entry.row.project == project]
+        return sorted(found, key=lambda entry: entry.key)
+
+    def entry(self, project: str, name: str) -> ModelEntry:
+        """NotFound with what exists; what is wrong with it when it cannot be served."""
+        if (project, name) in self._broken:
+            raise self._broken[project, name]
+        found = self._entries.get((project, name))
+        if found is None:
+            raise self._unknown(f"{project}/{name}", None)
+        return found
+
+    def resolve(self, wire_name: str, project: str | None = None) -> tuple[ModelEntry, int]:
+        """The model and step of `project/name[@step]`, `name` or `name@step`; without a step the latest.
+
+        `project` restricts the search to what a key may see. NotFound lists what exists; Conflict when a
+        bare name means several models.
+        """
+        entry, step = self.find(wire_name, project)
+        return entry, entry.step if step is None else step
+
+    def find(self, wire_name: str, project: str | None = None) -> tuple[ModelEntry, int | None]:
+        """As `resolve`, with None where the name gives no step."""
+        path, at, step_text = wire_name.partition("@")
+        owner, slash, name = path.rpartition("/")
+        if at and not step_text.isdecimal():
+            raise self._unknown(wire_name, project)
+        found = [
+            entry
+            for entry in self.entries(project)
+            if entry.row.name == name and (not slash or entry.row.project == owner)
+        ]
+        if not found:
+            broken = self._broken.get((owner, name))
+            raise broken if broken is not None else self._unknown(wire_name, project)
+        if len(found) > 1:
+            names = ", ".join(entry.wire_name for entry in found)
+            raise Conflict(f"{name!r} means several models", hint=f"write one of: {names}")
+        if not at:
+            return found[0], None
+        found[0].checkpoint(int(step_text))
+        return found[0], int(step_text)
+
+    def _unknown(self, wire_name: str, project: str | None) -> NotFound:
+        names = ", ".join(entry.wire_name for entry in self.entries(project))
+        hint = f"models here: {names}" if names else "no model is registered yet: model.register(backend)"
+        return NotFound(f"there is no model {wire_name!r}", hint=hint)
+
+    # -- adapters
+
+    async def ensure_loaded(self, entry: ModelEntry, step: int) -> str:
+        """Load the adapter of a step unless the running engine has it; returns the engine's version name."""
+        async with self.lease(entry, step) as lease:
+            return lease.version
+
+    @asynccontextmanager
+    async def lease(self, entry: ModelEntry, step: int) -> AsyncIterator[Lease]:
+        """An engine that holds the step's adapter, until the end of the `with`."""
+        info = entry.checkpoint(step)
+        version = BASE_VERSION if info.is_base else entry.version(step)
+        slots = self._slots.setdefault(entry.row.base.path, _Slots())
+        entry.calls[step] += 1
+        slots.busy[version] += 1
+        try:
+            engine = await self._engines.worker_engine(entry.row.base)
+            entry.context_length = min(entry.row.base.context_length, engine.capabilities.context_length)
+            if version != BASE_VERSION:
+                await self._load(entry, info, slots)
+            yield Lease(engine=engine, version=version, salt=info.sha256[:16])
+        finally:
+            entry.calls[step] -= 1
+            slots.busy[version] -= 1
+            async with slots.changed:
+                slots.changed.notify_all()
+
+    async def _load(self, entry: ModelEntry, info: CheckpointInfo, slots: _Slots) -> AdapterCheck | None:
+        """Load an adapter into a free slot; None when it is there already."""
+        version = entry.version(info.step)
+        engine = await self._engines.worker_engine(entry.row.base)
+        if slots.generation == engine.generation and version in slots.versions:
+            slots.versions.move_to_end(version)
+            return None
+        async with slots.changed:
+            if slots.generation != engine.generation:  # a new process has lost what the old one held
+                slots.generation = engine.generation
+                slots.versions.clear()
+            if version in slots.versions:  # loaded while this call waited
+                return None
+            await self._free_slot(engine, slots)
+            ref = AdapterRef(version=version, path=info.path, probe_token_ids=list(info.probe_token_ids))
+            check = await engine.load_adapter(ref)
+            problem = check_adapter(info, check, engine.capabilities.dtype)
+            if problem is not None:
+                await engine.unload_adapter(version)
+                raise problem
+            slots.versions[version] = None
+            return check
+
+    async def _free_slot(self, engine: Engine, slots: _Slots) -> None:
+        """Unload the version used longest ago; waits while every loaded one has running calls."""
+        while len(slots.versions) >= engine.capabilities.max_adapters:
+            idle = next((version for version in slots.versions if slots.busy[version] <= 0), None)
+            if idle is not None:
+                await engine.unload_adapter(idle)
+                del slots.versions[idle]
+                continue
+            try:
+                async with asyncio.timeout(SLOT_SECONDS):
+                    await slots.changed.wait()
+            except TimeoutError:
+                raise DeadlineExceeded(
+                    f"no adapter slot became free within {SLOT_SECONDS:.0f} s",
+                    cause=f"{len(slots.versions)} versions are loaded and all of them have running calls",
+                    hint="raise the engine's max_adapters, or run fewer versions at once",
+                ) from None
+
+    def lost(self, entry: ModelEntry, step: int) -> None:
+        """The engine says that it does not hold the step: load it anew at the next call."""
+        self._slots.setdefault(entry.row.base.path, _Slots()).versions.pop(entry.version(step), None)
+
+    # -- steps
+
+    async def publish(
+        self,
+        entry: ModelEntry,
+        info: CheckpointInfo,
+        *,
+        metrics: dict[str, float] | None = None,
+        job_id: str | None = None,
+    ) -> None:
+        """Load, check, record, then make it the latest. InfraError when the self-check fails; nothing changes then."""
+        before = entry.checkpoints.get(info.step)
+        if before is not None and before.sha256 != info.sha256:
+            self.lost(entry, info.step)
+        entry.checkpoints[info.step] = info
+        try:
+            if not info.is_base:
+                await self.ensure_loaded(entry, info.step)
+            await self._store.put_checkpoint(info, metrics, job_id)
+        except BaseException:
+            if before is None:
+                del entry.checkpoints[info.step]
+            else:
+                entry.checkpoints[info.step] = before
+            raise
+        entry.step = info.step
+        entry.row = entry.row.model_copy(update={"step": info.step})
+
+    async def forget(self, entry: ModelEntry, step: int) -> None:
+        """A deleted checkpoint: no call gets it any more, and the engine drops it. Conflict while it is used."""
+        if step == entry.step or step in entry.leased():
+            raise Conflict(
+                f"{entry.version(step)} is in use",
+                cause="it is the latest step" if step == entry.step else "open sessions or calls use it",
+                hint="finish its rollouts first",
+            )
+        entry.checkpoints.pop(step, None)
+        slots = self._slots.get(entry.row.base.path)
+        version = entry.version(step)
+        if slots is not None and version in slots.versions:
+            engine = await self._engines.worker_engine(entry.row.base)
+            async with slots.changed:
+                slots.versions.pop(version, None)
+                await engine.unload_adapter(version)
+
+
+def check_adapter(info: CheckpointInfo, check: AdapterCheck, dtype: str) -> ArtError | None:
+    """What speaks against serving a loaded adapter, or None.
+
+    Every tensor found its place; the probe's log-probabilities are those of the manifest within the noise of
+    the number format; and in fp32 they are not exactly the base model's.
+    """
+    name = f"{info.project}/{info.name}@{info.step}"
+    if check.unmatched:
+        shown = ", ".join(check.unmatched[:3])
+        return InfraError(
+            f"the adapter {name} does not fit the engine's model",
+            cause=f"{len(check.unmatched)} of its tensors have no place, among them {shown}",
+            hint="the adapter was made for another architecture, or by another release",
+        )
+    if not info.probe_logprobs:
+        return None
+    gap = _mean_gap(info.probe_logprobs, check.probe_logprobs)
+    bound = PROBE_BOUND_BF16 if dtype in ("bf16", "bfloat16") else PROBE_BOUND_FP32
+    if not gap <= bound:
+        return InfraError(
+            f"the engine serves {name} differently from what the trainer wrote",
+            cause=f"mean |log p| difference on the probe is {gap:.4f}, the bound is {bound} ({dtype})",
+            hint="the adapter was loaded partly or under another base model; the previous step stays the latest",
+        )
+    applied = check.base_probe_logprobs != check.probe_logprobs
+    if not applied and bound == PROBE_BOUND_FP32:
+        moved = _mean_gap(info.probe_logprobs, check.base_probe_logprobs)
+        if moved > NO_EFFECT_FP32:
+            return InfraError(
+                f"the adapter {name} has no effect in the engine",
+                cause="the probe's log-probabilities are exactly the base model's",
+            )
+    return None
+
+
+def _mean_gap(left: Sequence[float], right: Sequence[float]) -> float:
+    """Mean absolute difference; infinite when the lengths differ."""
+    if len(left) != len(right) or not left:
+        return float("inf")
+    return sum(abs(a - b) for a, b in zip(left, right, strict=True)) / len(left)
+
+
+def _load_renderer(folder: Path, chat_template: str | None, history: str) -> tuple[Renderer, Proof]:
+    renderer = Renderer.load(folder, chat_template=chat_template)
+    if history == "keep":
+        return renderer, prove(renderer)
+    stops, notes = turn_end(renderer)
+    return renderer, Proof(stop_token_ids=stops, notes=notes)
