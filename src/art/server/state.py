@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from art.config.server import ServerConfig
 from art.server.keys import Keys
 from art.store.store import Store
-from art.trainer.protocol import Trainer
 
 if TYPE_CHECKING:
     from art.server.engines import EnginePool
     from art.server.jobs import Jobs
+    from art.server.registration import Registration
     from art.server.sessions import Sessions
+    from art.server.trainers import WorkerTrainer
     from art.server.versions import Versions
 
 
@@ -31,8 +32,9 @@ class Gateway:
     store: Store
     keys: Keys
     engines: EnginePool
-    trainer: Trainer
+    trainer: WorkerTrainer
     versions: Versions
     sessions: Sessions
     jobs: Jobs
+    registration: Registration
     started_at: float = field(default_factory=time)

@@ -1,0 +1,44 @@
+"""Health and the API's own description."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from starlette.responses import JSONResponse
+
+from art.server import openapi
+from art.server.endpoint import ApiCall, ApiRoute
+from art.store.records import Role
+from art.types.wire import Health
+from art.version import package_version
+
+
+async def health(call: ApiCall) -> Health:
+    """`degraded` when a worker that was started is not there."""
+    gateway = call.gateway
+    workers = [*gateway.engines.health(), gateway.trainer.health()]
+    missing = any(not worker.alive and worker.restarts + bool(worker.pid) > 0 for worker in workers)
+    return Health(
+        status="degraded" if missing else "ok",
+        version=package_version(),
+        pid=os.getpid(),
+        started_at=gateway.started_at,
+        path=str(gateway.root),
+        workers=workers,
+    )
+
+
+def routes(others: Sequence[ApiRoute]) -> list[ApiRoute]:
+    """These routes; the description covers them and `others`."""
+    table: list[ApiRoute] = []
+
+    async def description(_call: ApiCall) -> JSONResponse:
+        return JSONResponse(openapi.describe(table, version=package_version()))
+
+    table += [
+        ApiRoute("GET", "/api/v1/health", Role.INFER, health, "State of the server", response=Health),
+        ApiRoute("GET", "/api/v1/openapi.json", Role.INFER, description, "This description"),
+        *others,
+    ]
+    return table

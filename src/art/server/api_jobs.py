@@ -1,0 +1,105 @@
+"""Training jobs over HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import AsyncGenerator
+
+from starlette.responses import Response, StreamingResponse
+
+from art.errors import InvalidInput, InvalidReward
+from art.server.batch import Batch
+from art.server.endpoint import ApiCall, ApiRoute
+from art.server.jobs import Jobs
+from art.store.records import JobRow, Role
+from art.types import wire
+
+IDEMPOTENCY_KEY = "Idempotency-Key"
+LAST_EVENT_ID = "Last-Event-ID"
+
+
+async def submit(call: ApiCall) -> wire.JobInfo:
+    """Select the recorded calls now, so that what cannot be right is refused at once, then queue."""
+    request = call.body(wire.SubmitTrain)
+    gateway = call.gateway
+    entry = gateway.versions.entry(request.project, request.name)
+    batch = Batch(gateway.store, request.project, request.name, request.config)
+    for number, group in enumerate(request.groups):
+        check_rewards(number, group)
+        await batch.add(number, group)
+    spec = await batch.finish()
+    key = call.request.headers.get(IDEMPOTENCY_KEY)
+    digest = hashlib.sha256(await call.request.body()).hexdigest()
+    info = await gateway.jobs.submit(
+        entry.row, spec, rewards=batch.rewards, idempotency=(key, digest) if key else None
+    )
+    for change in batch.rewards:
+        gateway.sessions.close(change.rollout_id)
+    return info
+
+
+def check_rewards(number: int, group: wire.GroupIn) -> None:
+    """InvalidReward naming the trajectory."""
+    for index, trajectory in enumerate(group.trajectories):
+        if not math.isfinite(trajectory.reward):
+            raise InvalidReward(
+                f"trajectory {index} of group {number} has the reward {trajectory.reward}",
+                hint="a reward is a finite number; leave out a trajectory that has none",
+            )
+
+
+async def get_job(call: ApiCall) -> wire.JobInfo:
+    return (await _job(call)).info
+
+
+async def cancel(call: ApiCall) -> wire.JobInfo:
+    job = await _job(call)
+    return await call.gateway.jobs.cancel(job.info.job_id)
+
+
+async def events(call: ApiCall) -> Response:
+    """Server-sent events from the one after `Last-Event-ID` on; comments keep a silent stream alive."""
+    last = call.request.headers.get(LAST_EVENT_ID, "0")
+    if not last.isdecimal():
+        raise InvalidInput(f"{LAST_EVENT_ID} is {last!r}", hint="it is the id of an event: a whole number")
+    job = await _job(call)
+    return StreamingResponse(
+        sse(call.gateway.jobs, job.info.job_id, int(last)),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+async def sse(jobs: Jobs, job_id: str, after: int) -> AsyncGenerator[str, None]:
+    """The stream's lines."""
+    async for event in jobs.events(job_id, after):
+        if event is None:
+            yield ": keep-alive\n\n"
+        else:
+            yield f"id: {event.id}\nevent: {event.type}\ndata: {event.model_dump_json()}\n\n"
+
+
+async def _job(call: ApiCall) -> JobRow:
+    job = await call.gateway.store.get_job(call.param("job_id"))
+    call.principal.require_project(job.info.project)
+    return job
+
+
+_JOB = "/api/v1/jobs/{job_id}"
+
+ROUTES = [
+    ApiRoute(
+        "POST", "/api/v1/jobs", Role.TRAIN, submit, "Submit one train call; the same Idempotency-Key is the same job",
+        request=wire.SubmitTrain, response=wire.JobInfo, changes=True, headers=(IDEMPOTENCY_KEY,),
+    ),
+    ApiRoute("GET", _JOB, Role.TRAIN, get_job, "One job", response=wire.JobInfo),
+    ApiRoute(
+        "GET", f"{_JOB}/events", Role.TRAIN, events, "A job's events as they come (JobEvent)",
+        media_type="text/event-stream", headers=(LAST_EVENT_ID,),
+    ),
+    ApiRoute(
+        "POST", f"{_JOB}/cancel", Role.TRAIN, cancel, "Cancel a job; one that has ended stays as it is",
+        response=wire.JobInfo, changes=True,
+    ),
+]  # fmt: skip

@@ -1,0 +1,108 @@
+"""Models, checkpoints, history."""
+
+from __future__ import annotations
+
+from art.errors import Conflict, NotFound
+from art.server import history
+from art.server.endpoint import ApiCall, ApiRoute
+from art.server.registration import describe
+from art.server.versions import ModelEntry
+from art.store.records import ModelRow, Role
+from art.types import wire
+
+
+async def register(call: ApiCall) -> wire.ModelInfo:
+    request = call.body(wire.RegisterModel)
+    gateway = call.gateway
+    return describe(await gateway.registration.register(request.project, request.name, request.config))
+
+
+async def list_models(call: ApiCall) -> wire.ModelList:
+    entries = call.gateway.versions.entries(call.principal.project)
+    return wire.ModelList(models=[describe(entry) for entry in entries])
+
+
+async def get_model(call: ApiCall) -> wire.ModelInfo:
+    return describe(entry_of(call))
+
+
+async def list_checkpoints(call: ApiCall) -> wire.CheckpointList:
+    rows = await call.gateway.store.list_checkpoints(*entry_of(call).key)
+    return wire.CheckpointList(
+        checkpoints=[
+            wire.Checkpoint(
+                step=row.info.step, path=row.info.path, created_at=row.info.created_at, metrics=row.metrics
+            )
+            for row in rows
+        ]
+    )
+
+
+async def delete_checkpoints(call: ApiCall) -> wire.DeletedCheckpoints:
+    """All of them or none: what cannot be deleted is found before anything is."""
+    wanted = dict.fromkeys(call.body(wire.DeleteCheckpoints).steps)
+    entry = entry_of(call)
+    rows = {row.info.step: row for row in await call.gateway.store.list_checkpoints(*entry.key)}
+    used = [step for step in wanted if step in rows and (step == entry.step or step in entry.leased())]
+    if used:
+        raise Conflict(
+            f"steps {used} of {entry.wire_name} are in use, nothing was deleted",
+            cause=f"step {entry.step} is the latest; open rollouts and running calls keep their step",
+            hint="leave them out, or finish the rollouts first",
+        )
+    deleted: list[int] = []
+    for step in wanted:
+        if step in rows:
+            await call.gateway.jobs.retention.delete(entry, step, rows[step].info.path)
+            deleted.append(step)
+    return wire.DeletedCheckpoints(deleted=deleted, missing=[step for step in wanted if step not in rows])
+
+
+async def log(call: ApiCall) -> wire.Logged:
+    row = await _row(call, entry_of(call))
+    count = await history.record(call.gateway.store, row, call.body(wire.LogRequest))
+    return wire.Logged(rollouts=count)
+
+
+async def get_history(call: ApiCall) -> wire.HistoryRows:
+    return wire.HistoryRows(rows=await call.gateway.store.list_history(*entry_of(call).key))
+
+
+def entry_of(call: ApiCall) -> ModelEntry:
+    """The model of the path; NotFound with what exists."""
+    return call.gateway.versions.entry(call.param("project"), call.param("name"))
+
+
+async def _row(call: ApiCall, entry: ModelEntry) -> ModelRow:
+    row = await call.gateway.store.get_model(*entry.key)
+    if row is None:
+        raise NotFound(f"the model {entry.wire_name} is still being registered", hint="try again in a moment")
+    return row
+
+
+_MODEL = "/api/v1/models/{project}/{name}"
+
+ROUTES = [
+    ApiRoute(
+        "POST", "/api/v1/models", Role.TRAIN, register, "Register a model; idempotent",
+        request=wire.RegisterModel, response=wire.ModelInfo, changes=True,
+    ),
+    ApiRoute("GET", "/api/v1/models", Role.INFER, list_models, "All models", response=wire.ModelList),
+    ApiRoute("GET", _MODEL, Role.INFER, get_model, "One model", response=wire.ModelInfo),
+    ApiRoute(
+        "GET", f"{_MODEL}/checkpoints", Role.INFER, list_checkpoints, "Published steps, oldest first",
+        response=wire.CheckpointList,
+    ),
+    ApiRoute(
+        "DELETE", f"{_MODEL}/checkpoints", Role.TRAIN, delete_checkpoints, "Delete steps that are not in use",
+        request=wire.DeleteCheckpoints, response=wire.DeletedCheckpoints, changes=True,
+    ),
+    ApiRoute(
+        "POST", f"{_MODEL}/log", Role.TRAIN, log, "Record trajectories and metrics of a step; idempotent",
+        request=wire.LogRequest, response=wire.Logged, changes=True,
+    ),
+    ApiRoute(
+        "GET", f"{_MODEL}/history", Role.INFER, get_history, "What was logged, in order",
+        response=wire.HistoryRows,
+    ),
+]  # fmt: skip

@@ -1,0 +1,109 @@
+"""Rollouts: opening, rewards, endings, and what was recorded."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from art.errors import InvalidReward
+from art.server.endpoint import ApiCall, ApiRoute
+from art.server.history import evaluation_fates
+from art.store.records import Outcomes, Role, RolloutRow
+from art.store.store import Store
+from art.types import wire
+from art.types.policy import RolloutStatus
+from art.types.tokens import CallRecord
+
+NEVER_CALLED = "the agent never called the model, so there is nothing to train"
+
+
+async def open_rollout(call: ApiCall) -> wire.RolloutOpened:
+    return await call.gateway.sessions.open(call.body(wire.OpenRollout), call.principal)
+
+
+async def get_rollout(call: ApiCall) -> wire.RolloutInfo:
+    return await _info(call.gateway.store, await _row(call))
+
+
+async def set_reward(call: ApiCall) -> wire.RolloutInfo:
+    """Once this is answered, the reward and the rollout's tokens are on the disk."""
+    request = call.body(wire.SetReward)
+    row = await _row(call)
+    if not math.isfinite(request.reward):
+        raise InvalidReward(
+            f"the reward of {row.rollout_id} is {request.reward}", hint="a reward is a finite number"
+        )
+    row = await call.gateway.store.set_reward(
+        row.rollout_id, request.reward, request.metrics, request.metadata
+    )
+    return await _info(call.gateway.store, row)
+
+
+async def finish_rollout(call: ApiCall) -> wire.RolloutInfo:
+    """A rollout that has ended keeps its status. One without calls is `no_calls`, whatever its reward."""
+    request = call.body(wire.FinishRollout)
+    store = call.gateway.store
+    row = await _row(call)
+    status, reason = RolloutStatus(request.status), request.reason
+    calls = await store.calls_of(row.rollout_id)
+    if status is RolloutStatus.FINISHED and all(item.auxiliary for item in calls):
+        status, reason = RolloutStatus.NO_CALLS, NEVER_CALLED
+    row = await call.gateway.sessions.finish(row.rollout_id, status, reason)
+    if row.status is RolloutStatus.EVALUATED:
+        await store.set_outcomes(Outcomes(choices=await evaluation_fates(store, row.rollout_id)))
+    return await _info(store, row)
+
+
+async def _row(call: ApiCall) -> RolloutRow:
+    row = await call.gateway.store.get_rollout(call.param("rollout_id"))
+    call.principal.require_project(row.project)
+    return row
+
+
+async def _info(store: Store, row: RolloutRow) -> wire.RolloutInfo:
+    calls = await store.calls_of(row.rollout_id)
+    values = row.model_dump(include=set(wire.RolloutInfo.model_fields))
+    return wire.RolloutInfo(**values, calls=calls, messages=await main_branch(store, calls))
+
+
+async def main_branch(store: Store, calls: list[CallRecord]) -> list[dict[str, Any]]:
+    """The messages that lead to the last call of the main branch; answers carry their choice."""
+    by_id = {call.call_id: call for call in calls}
+    path: list[CallRecord] = []
+    main = [call for call in calls if not call.auxiliary and call.branch == 0]
+    call = main[-1] if main else None
+    while call is not None:
+        path.insert(0, call)
+        call = by_id.get(call.parent_call_id or "")
+    messages: list[dict[str, Any]] = []
+    for call in path:
+        text = await store.text_of(call.call_id)
+        messages += text.tail
+        for choice in call.choices[:1]:
+            message = text.completions[choice.index] if choice.index < len(text.completions) else {}
+            messages.append({**message, "choice": _choice(call, choice.index, choice.finish_reason, message)})
+    return messages
+
+
+def _choice(call: CallRecord, index: int, finish_reason: str, message: dict[str, Any]) -> dict[str, Any]:
+    mark = {"call_id": call.call_id, "choice": index, "version": call.version}
+    return {"index": index, "finish_reason": finish_reason, "message": message, "art": mark}
+
+
+_ROLLOUT = "/api/v1/rollouts/{rollout_id}"
+
+ROUTES = [
+    ApiRoute(
+        "POST", "/api/v1/rollouts", Role.ROLLOUT, open_rollout, "Open a rollout; idempotent by rollout_id",
+        request=wire.OpenRollout, response=wire.RolloutOpened, changes=True,
+    ),
+    ApiRoute("GET", _ROLLOUT, Role.ROLLOUT, get_rollout, "One rollout", response=wire.RolloutInfo),
+    ApiRoute(
+        "POST", f"{_ROLLOUT}/reward", Role.ROLLOUT, set_reward, "Set the reward; may be repeated and come late",
+        request=wire.SetReward, response=wire.RolloutInfo, changes=True,
+    ),
+    ApiRoute(
+        "POST", f"{_ROLLOUT}/finish", Role.ROLLOUT, finish_rollout, "End a rollout; idempotent",
+        request=wire.FinishRollout, response=wire.RolloutInfo, changes=True,
+    ),
+]  # fmt: skip

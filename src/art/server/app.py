@@ -1,0 +1,90 @@
+"""The web application: guard, control API, dialects, and errors for people."""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from art.errors import ArtError, InfraError, InvalidInput, NotFound
+from art.server import api_health, api_jobs, api_models, api_rollouts
+from art.server.dialects import chat, models
+from art.server.endpoint import ApiRoute, starlette_route
+from art.server.guard import Guard
+from art.server.responses import error_response, is_openai_path
+from art.server.state import Gateway
+
+logger = logging.getLogger(__name__)
+
+
+class MethodNotAllowed(InvalidInput):
+    """The route exists, with another method."""
+
+    status = 405
+
+
+def api_routes() -> list[ApiRoute]:
+    """The whole control API."""
+    return api_health.routes([*api_models.ROUTES, *api_rollouts.ROUTES, *api_jobs.ROUTES])
+
+
+def build_app(gateway: Gateway) -> Starlette:
+    """The application over one gateway. Starting and stopping the gateway is not its business."""
+    table: list[BaseRoute] = [starlette_route(route) for route in api_routes()]
+    table += [*chat.routes(), *models.routes()]
+    app = Starlette(
+        routes=table,
+        middleware=[Middleware(Guard, gateway=gateway)],
+        exception_handlers={
+            ArtError: _art_error,
+            HTTPException: _http_error,
+            ClientDisconnect: _client_gone,
+            Exception: _bug,
+        },
+    )
+    app.router.redirect_slashes = False
+    app.state.gateway = gateway
+    return app
+
+
+async def _art_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ArtError)
+    if error.status >= 500:
+        logger.error("%s %s: %s", request.method, request.url.path, error)
+    return error_response(error, openai=is_openai_path(request.url.path))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    where = f"{request.method} {request.url.path}"
+    found: ArtError
+    if error.status_code == 404:
+        found = NotFound(
+            f"{where} is not served here", hint="the control API is described at /api/v1/openapi.json"
+        )
+    elif error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        found = MethodNotAllowed(f"{where} is not possible", hint=f"allowed: {allowed}")
+    else:
+        found = InvalidInput(f"{where} was refused", cause=error.detail)
+    return error_response(found, openai=is_openai_path(request.url.path))
+
+
+async def _client_gone(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    """A boundary: what nobody foresaw is logged by the server and told without its insides."""
+    logger.exception("%s %s failed", request.method, request.url.path, exc_info=error)
+    failed = InfraError(
+        "the server failed at this request",
+        cause=type(error).__name__,
+        hint="the traceback is in server/logs/gateway.log; please report it",
+    )
+    return error_response(failed, openai=is_openai_path(request.url.path))

@@ -1,0 +1,144 @@
+"""`model.log`: what a program reports about a step, as one row of figures and the trajectories behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from art.server.files import append_line
+from art.server.selection import choices_of
+from art.store.records import LoggedTrajectory, ModelRow, Outcomes, RolloutChange
+from art.store.store import Store
+from art.types.jobs import ChoiceFate
+from art.types.policy import Fate, RolloutStatus
+from art.types.wire import GroupIn, LogRequest, TrajectoryIn
+
+#: Sections of metric names that stand for themselves; every other name gets the split as its section.
+SECTIONS = frozenset(
+    {"reward", "loss", "offpolicy", "pipeline", "throughput", "costs", "time", "data", "train", "val", "test"}
+    | {"discarded", "parity", "checkpoint"}
+)
+EVALUATED = "logged as evaluation"
+
+
+async def record(store: Store, model: ModelRow, request: LogRequest) -> int:
+    """Store a log request and append its row to history.jsonl; the number of trajectories. Idempotent."""
+    row = figures(request)
+    logged: list[LoggedTrajectory] = []
+    outcomes = Outcomes()
+    for number, group in enumerate(request.groups):
+        for index, trajectory in enumerate(group.trajectories):
+            rollouts = await _rollouts_of(store, trajectory)
+            logged.append(
+                LoggedTrajectory(
+                    project=model.project,
+                    name=model.name,
+                    split=request.split,
+                    step=request.step,
+                    group=number,
+                    index=index,
+                    rollout_id=next(iter(rollouts), None),
+                    reward=trajectory.reward,
+                    body=slim(trajectory, group),
+                )
+            )
+            if request.split != "train":
+                await _evaluated(store, rollouts, outcomes)
+    new = await store.add_history(
+        project=model.project,
+        name=model.name,
+        step=request.step,
+        recorded_at=request.recorded_at,
+        data=row,
+        trajectories=logged,
+        outcomes=outcomes,
+    )
+    if new:
+        await asyncio.to_thread(append_line, Path(model.model_dir) / "history.jsonl", row)
+    return len(logged)
+
+
+def figures(request: LogRequest) -> dict[str, Any]:
+    """The history row: averages over the trajectories, then the metrics that were given."""
+    trajectories = [item for group in request.groups for item in group.trajectories]
+    failures = sum(len(group.exceptions) for group in request.groups)
+    found: dict[str, float] = {}
+    if trajectories or failures:
+        found["exception_rate"] = failures / (len(trajectories) + failures)
+    if trajectories:
+        found["reward"] = statistics.fmean(item.reward for item in trajectories)
+        spreads = [
+            statistics.pstdev(item.reward for item in group.trajectories)
+            for group in request.groups
+            if len(group.trajectories) > 1
+        ]
+        found["reward_std_dev"] = statistics.fmean(spreads) if spreads else 0.0
+        found.update(_means(item.metrics for item in trajectories))
+    groups = _means(group.metrics for group in request.groups)
+    found.update({f"group_{name}": value for name, value in groups.items()})
+    found.update(request.metrics)
+    named = {
+        name if name.partition("/")[0] in SECTIONS and "/" in name else f"{request.split}/{name}": value
+        for name, value in found.items()
+    }
+    return {"training_step": request.step, "step": request.step, "recorded_at": request.recorded_at, **named}
+
+
+def _means(items: Any) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for metrics in items:
+        for name, value in metrics.items():
+            values.setdefault(name, []).append(float(value))
+    return {name: statistics.fmean(found) for name, found in values.items()}
+
+
+def slim(trajectory: TrajectoryIn, group: GroupIn) -> dict[str, Any]:
+    """The trajectory as it is stored: log-probabilities and token ids of recorded choices lie in the call."""
+    body = trajectory.model_dump(mode="json", exclude={"reward"}, exclude_defaults=True)
+    for choice in _recorded(body):
+        choice["logprobs"] = None
+        choice.pop("token_ids", None)
+    body["group"] = group.model_dump(mode="json", exclude={"trajectories"}, exclude_defaults=True)
+    return body
+
+
+def _recorded(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for history in (body, *body.get("additional_histories", ())):
+        yield from (item for item in history.get("messages_and_choices", ()) if "art" in item)
+
+
+async def _rollouts_of(store: Store, trajectory: TrajectoryIn) -> list[str]:
+    """The rollouts a trajectory comes from, as far as its choices or it itself say so."""
+    found: dict[str, None] = {}
+    if trajectory.rollout_id is not None and await store.find_rollout(trajectory.rollout_id) is not None:
+        found[trajectory.rollout_id] = None
+    for choice in choices_of(trajectory):
+        mark = choice.get("art")
+        if isinstance(mark, dict) and (call := await store.get_call(str(mark.get("call_id")))) is not None:
+            found[call.rollout_id] = None
+    return list(found)
+
+
+async def _evaluated(store: Store, rollouts: list[str], outcomes: Outcomes) -> None:
+    """Rollouts that were only measured are `evaluated`; one that was trained stays so."""
+    for rollout_id in rollouts:
+        row = await store.get_rollout(rollout_id)
+        if row.status not in (RolloutStatus.RUNNING, RolloutStatus.FINISHED):
+            continue
+        outcomes.rollouts.append(
+            RolloutChange(rollout_id=rollout_id, status=RolloutStatus.EVALUATED, reason=EVALUATED)
+        )
+        outcomes.choices += await evaluation_fates(store, rollout_id)
+
+
+async def evaluation_fates(store: Store, rollout_id: str) -> list[ChoiceFate]:
+    """The fate `evaluation` for every choice of a rollout that is still pending."""
+    return [
+        ChoiceFate(call_id=call.call_id, choice=choice.index, fate=Fate.EVALUATION, reason=EVALUATED)
+        for call in await store.calls_of(rollout_id)
+        for choice in call.choices
+        if choice.fate is Fate.PENDING
+    ]

@@ -1,0 +1,324 @@
+"""Training jobs: one queue for the trainer, events that survive a restart, attempts that are bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+from art.config.server import ServerConfig
+from art.config.train import ResolvedTrainConfig, default_learning_rate
+from art.errors import ArtError, InfraError, NotFound, TrainingFailed, WorkerDied
+from art.server.retention import Retention
+from art.server.versions import ModelEntry, Versions
+from art.store.records import IdempotencyRow, JobRow, JobSpec, ModelRow, Outcomes, RewardChange, RolloutChange
+from art.store.store import BLOBS, Store
+from art.trainer.protocol import Progress, Trainer, TrainJob, TrainOutcome
+from art.types.policy import RolloutStatus
+from art.types.wire import JobEvent, JobInfo, JobResult, TrajectoryOutcome
+
+logger = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 3  # starts of one job, over restarts of trainer and server
+PUBLISH_ATTEMPTS = 3  # loads of a finished checkpoint into the engine; a restarting engine needs a second one
+KEEP_ALIVE_SECONDS = 10.0  # between comments on a silent event stream
+FINAL = frozenset({"succeeded", "failed", "cancelled"})
+NOTHING_TO_TRAIN = "no trajectory of the batch can be trained"
+
+
+class Jobs:
+    """Submits, runs, cancels and narrates jobs. `start` once, `stop` once."""
+
+    def __init__(
+        self, settings: ServerConfig, root: Path, *, store: Store, trainer: Trainer, versions: Versions
+    ) -> None:
+        self._settings = settings
+        self._blob_dir = root / "server" / BLOBS
+        self._store = store
+        self._trainer = trainer
+        self._versions = versions
+        self.retention = Retention(settings, store=store, trainer=trainer, versions=versions)
+        self._queue: asyncio.Queue[str | None] = asyncio.Queue()
+        self._news: dict[str, asyncio.Event] = {}
+        self._running: tuple[str, asyncio.Task[None]] | None = None
+        self._runner: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Take up jobs that were open when the server ended, then wait for new ones."""
+        for job in await self._store.open_jobs():
+            self._queue.put_nowait(job.info.job_id)
+        self._runner = asyncio.create_task(self._run_queue(), name="jobs")
+
+    async def stop(self) -> None:
+        """Let the job in progress end; those that wait stay queued for the next start."""
+        if self._runner is None:
+            return
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        self._queue.put_nowait(None)
+        await self._runner
+
+    @property
+    def busy(self) -> bool:
+        """True while a job runs."""
+        return self._running is not None
+
+    async def submit(
+        self,
+        model: ModelRow,
+        spec: JobSpec,
+        *,
+        rewards: list[RewardChange],
+        idempotency: tuple[str, str] | None = None,
+    ) -> JobInfo:
+        """Queue a job. `idempotency` is (key, digest of the request): the same key gives the same job."""
+        job_id = f"job_{uuid.uuid4().hex[:20]}"
+        info = JobInfo(
+            job_id=job_id, project=model.project, name=model.name, status="queued", created_at=time.time()
+        )
+        claim = None
+        if idempotency is not None:
+            scope = f"jobs:{model.project}/{model.name}"
+            claim = IdempotencyRow(scope=scope, key=idempotency[0], digest=idempotency[1], ref=job_id)
+        job = await self._store.submit_job(JobRow(info=info, spec=spec), rewards=rewards, idempotency=claim)
+        if job.info.job_id == job_id:
+            self._queue.put_nowait(job_id)
+        return job.info
+
+    async def cancel(self, job_id: str) -> JobInfo:
+        """Cancel a queued job at once, a running one between micro-batches. One that has ended stays so."""
+        job = await self._store.cancel_job(job_id)
+        if self._running is not None and self._running[0] == job_id:
+            self._running[1].cancel()
+            await asyncio.wait([self._running[1]])
+            job = await self._store.get_job(job_id)
+        self._announce(job_id)
+        return job.info
+
+    async def events(self, job_id: str, after: int) -> AsyncGenerator[JobEvent | None, None]:
+        """Events with an id above `after` until the last; None when there was none for a while."""
+        while True:
+            news = self._news.setdefault(job_id, asyncio.Event())
+            found = await self._store.events_after(job_id, after)
+            for event in found:
+                after = event.id
+                yield event
+                if event.type in FINAL:
+                    return
+            if found:
+                continue
+            if (await self._store.get_job(job_id)).info.status in FINAL:
+                return
+            try:
+                await asyncio.wait_for(news.wait(), KEEP_ALIVE_SECONDS)
+            except TimeoutError:
+                yield None
+
+    def _announce(self, job_id: str) -> None:
+        news = self._news.pop(job_id, None)
+        if news is not None:
+            news.set()
+
+    async def _note(self, job_id: str, kind: str, data: dict[str, Any]) -> None:
+        await self._store.add_event(job_id, kind, data)
+        self._announce(job_id)
+
+    # -- the queue
+
+    async def _run_queue(self) -> None:
+        while (job_id := await self._queue.get()) is not None:
+            task = asyncio.create_task(self._run(job_id), name=job_id)
+            self._running = (job_id, task)
+            await asyncio.wait([task])
+            self._running = None
+            if not task.cancelled() and (error := task.exception()) is not None:
+                # Only the store can fail here, and then there is nowhere to write it down.
+                logger.critical("%s could not be ended", job_id, exc_info=error)
+            self._announce(job_id)
+
+    async def _run(self, job_id: str) -> None:
+        """One job from its start to its final status, whatever happens on the way."""
+        try:
+            await self._attempts(job_id)
+        except asyncio.CancelledError:
+            error = TrainingFailed(
+                "the job was cancelled", hint="its rollouts are as they were; train them again"
+            )
+            await self._store.fail_job(job_id, status="cancelled", error=error.to_dict())
+        except ArtError as error:
+            logger.error("%s failed: %s", job_id, error)
+            await self._store.fail_job(job_id, status="failed", error=error.to_dict())
+        except Exception as error:  # the boundary of a job: a bug in one must not stop the queue
+            logger.exception("%s failed", job_id)
+            failed = InfraError(
+                "the training job failed", cause=f"{type(error).__name__}: {error}", hint="see server/logs"
+            )
+            await self._store.fail_job(job_id, status="failed", error=failed.to_dict())
+
+    async def _attempts(self, job_id: str) -> None:
+        event = "restarted" if (await self._store.get_job(job_id)).info.attempts else "started"
+        while True:
+            job = await self._store.get_job(job_id)
+            if job.info.status in FINAL:
+                return
+            if job.cancel_requested:
+                raise asyncio.CancelledError
+            if job.info.attempts >= MAX_ATTEMPTS:
+                raise TrainingFailed(
+                    f"the job was started {job.info.attempts} times and did not end",
+                    cause="trainer or server ended each time while it ran",
+                    hint="see server/logs/trainer.log; a batch with fewer tokens needs less memory",
+                )
+            job = await self._store.start_job(job_id, event)
+            self._announce(job_id)
+            try:
+                await self._attempt(job)
+            except WorkerDied as error:
+                logger.warning("%s: %s", job_id, error)
+                if job.info.attempts >= MAX_ATTEMPTS:
+                    raise
+                event = "restarted"
+            else:
+                return
+
+    async def _attempt(self, job: JobRow) -> None:
+        info = job.info
+        model = await self._store.get_model(info.project, info.name)
+        if model is None:
+            raise NotFound(f"the model {info.project}/{info.name} is not registered")
+        entry = self._versions.entry(info.project, info.name)
+        assert job.batch is not None, "a started job has its place"
+        assert job.parent_step is not None, "a started job has its place"
+        if not job.spec.groups:
+            outcome = TrainOutcome(step=job.parent_step, published=False, reason=NOTHING_TO_TRAIN)
+        else:
+            outcome = await self._train(self._train_job(job, model))
+        # A trained step is published and recorded whole: a cancellation that comes now comes too late.
+        ending = asyncio.create_task(self._end(job, entry, outcome), name=f"{info.job_id}-end")
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await asyncio.wait([ending])
+            ending.result()
+
+    async def _end(self, job: JobRow, entry: ModelEntry, outcome: TrainOutcome) -> None:
+        assert job.batch is not None, "a started job has its place"
+        if outcome.published and outcome.checkpoint is not None:
+            await self._publish(entry, job.info.job_id, outcome)
+        result, outcomes = conclude(job, outcome)
+        await self._store.complete_job(job.info.job_id, result, outcomes)
+        entry.row = entry.row.model_copy(update={"batch": max(entry.row.batch, job.batch)})
+        await self.retention.apply(entry)
+
+    def _train_job(self, job: JobRow, model: ModelRow) -> TrainJob:
+        assert job.batch is not None
+        assert job.parent_step is not None
+        return TrainJob(
+            job_id=job.info.job_id,
+            project=model.project,
+            name=model.name,
+            batch=job.batch,
+            base=model.base,
+            model_dir=model.model_dir,
+            blob_dir=str(self._blob_dir),
+            parent_step=job.parent_step,
+            step=job.parent_step + 1,
+            lora=model.config.lora,
+            config=resolve_config(job.spec, model),
+            groups=job.spec.groups,
+            history=model.config.history,
+            seed=model.config.lora.seed,
+        )
+
+    async def _train(self, job: TrainJob) -> TrainOutcome:
+        """Run the trainer, writing its progress down as it comes; a slow disk drops steps in between."""
+        latest: asyncio.Queue[Progress] = asyncio.Queue(maxsize=1)
+
+        def on_progress(progress: Progress) -> None:
+            if latest.full():
+                latest.get_nowait()
+            latest.put_nowait(progress)
+
+        async def write() -> None:
+            while True:
+                progress = await latest.get()
+                await self._note(job.job_id, "progress", progress.model_dump())
+
+        writer = asyncio.create_task(write(), name=f"{job.job_id}-progress")
+        try:
+            return await self._trainer.train(job, on_progress)
+        finally:
+            writer.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await writer
+
+    async def _publish(self, entry: ModelEntry, job_id: str, outcome: TrainOutcome) -> None:
+        """Make a finished checkpoint the latest; one that the engine refuses is deleted, and the job fails."""
+        checkpoint = outcome.checkpoint
+        assert checkpoint is not None
+        for attempt in range(1, PUBLISH_ATTEMPTS + 1):
+            try:
+                await self._versions.publish(entry, checkpoint, metrics=outcome.metrics, job_id=job_id)
+                return
+            except WorkerDied as error:
+                logger.warning("%s: the engine ended while it loaded the new step (%d)", job_id, attempt)
+                refusal: ArtError = TrainingFailed(
+                    "the new step could not be loaded", cause=str(error), hint=error.hint
+                )
+            except ArtError as error:
+                refusal = error
+                break
+        await self._trainer.delete_checkpoint(checkpoint.path)
+        raise refusal
+
+
+def resolve_config(spec: JobSpec, model: ModelRow) -> ResolvedTrainConfig:
+    """The job's options with every automatic value filled in."""
+    values = spec.config.model_dump()
+    if values["learning_rate"] is None:
+        values["learning_rate"] = default_learning_rate(model.base.parameters)
+    return ResolvedTrainConfig(**values)
+
+
+def conclude(job: JobRow, outcome: TrainOutcome) -> tuple[JobResult, Outcomes]:
+    """What the job answers, and what becomes true in the store together with it."""
+    told = {item.rollout_id: item for item in outcome.rollouts}
+    statuses: dict[str, RolloutChange] = {}
+    trajectories: list[TrajectoryOutcome] = []
+    for selected in job.spec.trajectories:
+        item = selected.outcome
+        if item is None:
+            said = told.get(selected.label or "")
+            item = TrajectoryOutcome(
+                group=selected.group,
+                index=selected.index,
+                rollout_id=selected.rollout_ids[0] if selected.rollout_ids else None,
+                status=said.status if said is not None else RolloutStatus.FINISHED,
+                reason=said.reason if said is not None else "the trainer said nothing about it",
+            )
+        trajectories.append(item)
+        for rollout_id in selected.rollout_ids:
+            before = statuses.get(rollout_id)
+            # A rollout in several trajectories is trained when one of them is.
+            if before is None or before.status is not RolloutStatus.TRAINED:
+                statuses[rollout_id] = RolloutChange(
+                    rollout_id=rollout_id, status=item.status, reason=item.reason
+                )
+    assert job.batch is not None
+    result = JobResult(
+        step=outcome.step,
+        published=outcome.published,
+        reason=outcome.reason,
+        batch=job.batch,
+        checkpoint_path=outcome.checkpoint.path if outcome.checkpoint is not None else None,
+        metrics=outcome.metrics,
+        trajectories=trajectories,
+        notes=[*job.spec.notes, *outcome.notes],
+    )
+    fates = [*job.spec.fates, *outcome.fates]
+    return result, Outcomes(rollouts=list(statuses.values()), choices=fates)

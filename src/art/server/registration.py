@@ -1,0 +1,121 @@
+"""Making a model exist: base model found, step 0 published, template proved, engine warmed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from art.config.model import ModelConfig
+from art.errors import ArtError, Conflict
+from art.server.engines import EnginePool
+from art.server.files import write_json
+from art.server.versions import ModelEntry, Versions
+from art.store.records import ModelRow
+from art.store.store import Store
+from art.trainer.protocol import PrepareModel, Trainer
+from art.types.wire import ModelInfo
+
+logger = logging.getLogger(__name__)
+
+
+class Registration:
+    """Registers models, one at a time per name."""
+
+    def __init__(
+        self, root: Path, *, store: Store, trainer: Trainer, versions: Versions, engines: EnginePool
+    ) -> None:
+        self._root = root
+        self._store = store
+        self._trainer = trainer
+        self._versions = versions
+        self._engines = engines
+        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._warming: set[asyncio.Task[None]] = set()
+
+    async def register(self, project: str, name: str, config: ModelConfig) -> ModelEntry:
+        """Idempotent for the same configuration.
+
+        Conflict for another configuration, NotFound for an unknown base model, ConfigError for a template
+        that cannot be served.
+        """
+        async with self._locks.setdefault((project, name), asyncio.Lock()):
+            row = await self._store.get_model(project, name)
+            if row is not None:
+                check_same(row, config)
+                return self._versions.entry(project, name)
+            entry = await self._make(project, name, config)
+        self._warm(entry)
+        return entry
+
+    async def _make(self, project: str, name: str, config: ModelConfig) -> ModelEntry:
+        base = await self._trainer.resolve_base_model(config.base_model)
+        folder = self._root / project / "models" / name
+        row = ModelRow(project=project, name=name, config=config, base=base, model_dir=str(folder))
+        prepared = PrepareModel(
+            project=project,
+            name=name,
+            base=base,
+            model_dir=str(folder),
+            lora=config.lora,
+            initial_adapter=config.initial_adapter,
+            history=config.history,
+            seed=config.lora.seed,
+        )
+        # The template first: a model that cannot be served leaves nothing behind.
+        entry = await self._versions.add(row)
+        checkpoint = await self._trainer.prepare_model(prepared)
+        await self._versions.publish(entry, checkpoint)
+        row = row.model_copy(update={"step": checkpoint.step})
+        # The row comes last: until it is there, a repeated registration does all of this again.
+        await self._store.put_model(row)
+        entry.row = row
+        await asyncio.to_thread(write_json, folder / "model.json", describe(entry).model_dump(mode="json"))
+        return entry
+
+    def _warm(self, entry: ModelEntry) -> None:
+        """Start the engine now, so that the first call does not wait for it."""
+
+        async def start() -> None:
+            try:
+                await self._engines.get(entry.row.base)
+            except ArtError as error:
+                logger.error("the engine for %s did not start: %s", entry.wire_name, error)
+
+        task = asyncio.create_task(start(), name=f"warm {entry.wire_name}")
+        self._warming.add(task)
+        task.add_done_callback(self._warming.discard)
+
+
+def check_same(row: ModelRow, config: ModelConfig) -> None:
+    """Conflict naming the fields that differ from the registration."""
+    old, new = row.config.model_dump(), config.model_dump()
+    differing = [
+        f"{field}: {old[field]!r} is registered, {new[field]!r} was given"
+        for field in old
+        if old[field] != new[field]
+    ]
+    if differing:
+        raise Conflict(
+            f"the model {row.project}/{row.name} is registered with another configuration",
+            cause="; ".join(differing),
+            hint="use the registered configuration, or another name",
+        )
+
+
+def describe(entry: ModelEntry) -> ModelInfo:
+    """A model as the API shows it."""
+    row = entry.row
+    return ModelInfo(
+        project=row.project,
+        name=row.name,
+        config=row.config,
+        base_model_path=row.base.path,
+        parameters=row.base.parameters,
+        context_length=entry.context_length,
+        step=entry.step,
+        batch=row.batch,
+        inference_name=entry.wire_name,
+        model_dir=row.model_dir,
+        notes=row.notes,
+    )
