@@ -1,0 +1,268 @@
+"""The embedded engine: continuous batching of Llama-like models in plain PyTorch.
+
+Axes: T tokens of a step, B rows to sample from, E hidden features, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from art.engine.protocol import AdapterCheck, AdapterRef, EngineCapabilities, Sampled, SampleRequest
+from art.engine.step import StepEvent
+from art.engine.torch.adapters import AdapterStore
+from art.engine.torch.architecture import Architecture, ModelShape, load_architecture
+from art.engine.torch.attention import AttentionPlan, Segment
+from art.engine.torch.kv import KVCache, SlotTable
+from art.engine.torch.sampler import CHUNK_ROWS, Draw, sample
+from art.engine.torch.scheduler import FULL_CHUNK_TOKENS, Batch, Choice, Scheduler
+from art.engine.torch.weights import Placement, TensorFile, choose_placement
+from art.errors import PromptTooLong
+
+AUTO_CONTEXT = 4096
+"""Tokens; the context when none is asked for, if the model and the memory allow it."""
+CACHE_SHARE = 0.25
+"""Of the machine's memory, what keys and values may take when every slot is full."""
+LEAST_CONTEXT = 1024
+"""Tokens; with less memory than that for every slot, there are fewer slots instead."""
+
+
+class TorchEngine:
+    """A StepEngine. Everything runs on the thread that calls it."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        adapters: AdapterStore,
+        cache: KVCache,
+        capabilities: EngineCapabilities,
+        *,
+        slots: int,
+        prefix_cache: bool,
+    ) -> None:
+        self.capabilities = capabilities
+        self.stats: dict[str, Any] = {}
+        self._architecture = architecture
+        self._adapters = adapters
+        self._cache = cache
+        self._slots = SlotTable(slots, prefix_cache=prefix_cache)
+        self._scheduler = Scheduler(
+            self._slots, cache, max_batch=capabilities.max_batch, prefix_cache=prefix_cache
+        )
+        self._scratch = slots  # one slot behind the scheduled ones, for probes
+        self._cancelled: set[int] = set()
+        self._tokens_sampled = 0
+        self._tokens_computed = 0
+        self._refresh_stats()
+
+    @classmethod
+    def load(
+        cls,
+        base_model: str,
+        *,
+        max_batch: int = 64,
+        context: int = 0,
+        dtype: str = "auto",
+        threads: int = 0,
+        prefix_cache: bool = True,
+        max_adapters: int = 4,
+    ) -> TorchEngine:
+        """The engine of a model folder. `context` 0 chooses; ArtError says what is wrong with folder or option."""
+        if threads:
+            torch.set_num_threads(threads)
+        folder = Path(base_model)
+        architecture = load_architecture(folder)
+        placement, notes = choose_placement(dtype)
+        context, max_batch, fitted = fit_memory(
+            architecture.shape, placement, max_batch=max_batch, context=context
+        )
+        file = TensorFile.of_model(folder)
+        aliases = architecture.aliases
+        with torch.inference_mode():
+            adapters = AdapterStore(
+                architecture,
+                lambda name: file.read(aliases.get(name, name)),
+                placement,
+                max_adapters=max_adapters,
+            )
+            slots = slot_count(max_batch)
+            cache = KVCache(
+                layers=architecture.shape.layers,
+                slots=slots + 1,
+                heads=architecture.shape.kv_heads,
+                head_dim=architecture.shape.head_dim,
+                context=context,
+                dtype=placement.dtype,
+                device=placement.device,
+            )
+        capabilities = EngineCapabilities(
+            kind="torch",
+            base_model=base_model,
+            vocab_size=architecture.shape.vocab_size,
+            context_length=context,
+            max_batch=max_batch,
+            dtype="bf16" if placement.dtype == torch.bfloat16 else "fp32",
+            max_adapters=max_adapters,
+            device=placement.device.type,
+            notes=[*notes, *fitted],
+        )
+        return cls(architecture, adapters, cache, capabilities, slots=slots, prefix_cache=prefix_cache)
+
+    def submit(self, key: int, request: SampleRequest) -> None:
+        self._adapters.weights(request.version)
+        self._scheduler.waiting.append(Choice(key, request, self.capabilities.context_length))
+
+    def cancel(self, key: int) -> None:
+        self._cancelled.add(key)
+
+    @torch.inference_mode()
+    def step(self) -> list[StepEvent] | None:
+        events: list[StepEvent] = []
+        for key in sorted(self._cancelled):
+            if self._scheduler.remove(key) is not None:
+                events.append((key, Sampled([], [], finish_reason="cancelled")))
+        self._cancelled.clear()
+        self._scheduler.admit()
+        for batch in self._scheduler.batches():
+            events += self._advance(batch)
+        self._refresh_stats()
+        active = self._scheduler.running or self._scheduler.waiting
+        return events if active or events else None
+
+    @torch.inference_mode()
+    def load_adapter(self, ref: AdapterRef) -> AdapterCheck:
+        check, evicted = self._adapters.load(ref, busy=self._scheduler.busy_versions(), probe=self._logprobs)
+        if evicted is not None:
+            self._slots.forget(evicted)
+        self._refresh_stats()
+        return check
+
+    def unload_adapter(self, version: str) -> None:
+        self._adapters.unload(version, busy=self._scheduler.busy_versions())
+        self._slots.forget(version)
+        self._refresh_stats()
+
+    @torch.inference_mode()
+    def probe(self, version: str, token_ids: list[int]) -> list[float]:
+        return self._logprobs(self._adapters.weights(version), token_ids)
+
+    def _advance(self, batch: Batch) -> list[StepEvent]:
+        """One forward pass, and a token for every choice whose prompt is complete."""
+        weights = self._adapters.weights(batch.version)
+        hidden_T_E = self._forward(weights, batch.tokens(), batch.segments)
+        for choice, segment in zip(batch.choices, batch.segments, strict=True):
+            assert choice.slot is not None
+            choice.slot.tokens += choice.tokens[segment.start : segment.end]
+        self._tokens_computed += len(hidden_T_E)
+        ends = batch.ends()
+        if not ends:
+            return []
+        rows = torch.tensor([row for row, _ in ends], device=hidden_T_E.device)
+        logits_B_V = self._architecture.logits(weights, hidden_T_E[rows])
+        choices = [choice for _, choice in ends]
+        draws = sample(
+            logits_B_V, [choice.request for choice in choices], [choice.sampled for choice in choices]
+        )
+        self._tokens_sampled += len(draws)
+        return [self._extend(choice, draw) for choice, draw in zip(choices, draws, strict=True)]
+
+    def _extend(self, choice: Choice, draw: Draw) -> StepEvent:
+        first = choice.sampled == 0
+        choice.tokens.append(draw.token)
+        reason = choice.finish_reason()
+        if reason is not None:
+            self._scheduler.remove(choice.key)
+        event = Sampled(
+            [draw.token],
+            [draw.logprob],
+            top_logprobs=[draw.top] if choice.request.top_logprobs else [],
+            finish_reason=reason,
+            cached_tokens=choice.cached_tokens if first else 0,
+        )
+        return choice.key, event
+
+    def _forward(self, weights: Any, tokens: list[int], segments: list[Segment]) -> Tensor:
+        self._cache.reserve(max(segment.end for segment in segments))
+        plan = AttentionPlan(segments, self._cache, query_heads=self._architecture.shape.query_heads)
+        return self._architecture.forward(weights, torch.tensor(tokens, device=plan.position_T.device), plan)
+
+    def _logprobs(self, weights: Any, token_ids: list[int]) -> list[float]:
+        """log p(token_ids[i] | token_ids[:i]) for i >= 1, at temperature 1."""
+        if len(token_ids) > self.capabilities.context_length:
+            raise PromptTooLong(
+                f"the probe has {len(token_ids)} tokens",
+                cause=f"the context holds {self.capabilities.context_length}",
+            )
+        found: list[float] = []
+        for start in range(0, len(token_ids) - 1, FULL_CHUNK_TOKENS):
+            part = token_ids[start : start + FULL_CHUNK_TOKENS]
+            hidden_T_E = self._forward(weights, part, [Segment(self._scratch, start, len(part))])
+            targets = token_ids[start + 1 : start + 1 + len(part)]
+            for row in range(0, len(targets), CHUNK_ROWS):
+                target_B = torch.tensor(targets[row : row + CHUNK_ROWS], device=hidden_T_E.device)
+                logits_B_V = self._architecture.logits(weights, hidden_T_E[row : row + len(target_B)]).float()
+                found += logits_B_V.log_softmax(-1).gather(1, target_B[:, None]).squeeze(1).tolist()
+        return found
+
+    def _refresh_stats(self) -> None:
+        scheduler = self._scheduler
+        self.stats = {
+            "running": len(scheduler.running),
+            "waiting": len(scheduler.waiting),
+            "tokens_sampled": self._tokens_sampled,
+            "tokens_computed": self._tokens_computed,
+            "cache_hits": scheduler.cache_hits,
+            "cached_tokens": scheduler.cached_tokens,
+            "versions": self._adapters.versions(),
+        }
+
+
+def slot_count(max_batch: int) -> int:
+    """A quarter more slots than choices: a rollout whose tool runs keeps its place in the prefix cache."""
+    return max_batch + max(2, max_batch // 4)
+
+
+def fit_memory(
+    shape: ModelShape, placement: Placement, *, max_batch: int, context: int
+) -> tuple[int, int, list[str]]:
+    """(context, max_batch, notes) whose keys and values fit into CACHE_SHARE of the memory when all slots are full.
+
+    A context that is asked for is kept, and the batch made smaller; otherwise first the context shrinks, then the
+    batch. A context beyond the model's is cut to it.
+    """
+    per_token = 2 * shape.layers * shape.kv_heads * shape.head_dim * placement.dtype.itemsize
+    tokens = int(CACHE_SHARE * memory_bytes(placement.device)) // per_token
+    wanted = min(context or AUTO_CONTEXT, shape.context_length)
+    notes: list[str] = []
+    if context > shape.context_length:
+        notes.append(f"context {wanted} instead of {context}: the model was made for no more")
+    chosen = wanted
+    while not context and chosen // 2 >= LEAST_CONTEXT and chosen * slot_count(max_batch) > tokens:
+        chosen //= 2
+    if chosen < wanted:
+        notes.append(
+            f"context {chosen} of {wanted}: keys and values take {per_token} bytes a token in every slot"
+        )
+    batch = max_batch
+    while batch > 1 and chosen * slot_count(batch) > tokens:
+        batch -= 1
+    if batch < max_batch:
+        notes.append(
+            f"max_batch {batch} of {max_batch}: {chosen} tokens of {per_token} bytes in every slot fill memory"
+        )
+    return chosen, batch, notes
+
+
+def memory_bytes(device: torch.device) -> int:
+    """Memory of the device; on the CPU what the machine or the container has."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+        total = min(total, int(text))
+    return total

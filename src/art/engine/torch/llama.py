@@ -1,0 +1,253 @@
+"""Llama and its near relatives: RMSNorm, rotary positions, grouped queries, gated SiLU MLP.
+
+Axes: T tokens of the step, E hidden features, Q query heads, H key/value heads, D features of a head,
+F inner features of the MLP, V vocabulary.
+
+Formulas follow transformers' `modeling_llama`, computed on fused weights: one matrix for q, k and v, one for gate
+and up. Rows of q and k are reordered so that the two halves of a rotated pair lie side by side: a rotation is then
+one complex multiplication. Scores do not change, since q and k are reordered alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from art.engine.torch.architecture import ModelShape
+from art.engine.torch.attention import AttentionPlan
+from art.engine.torch.weights import Linear, Placement, Read
+from art.errors import ConfigError
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+DEFAULT_CONTEXT = 2048
+"""transformers' own default of max_position_embeddings."""
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaLayer:
+    norm_attention_E: Tensor
+    qkv: Linear
+    norm_q_D: Tensor | None
+    norm_k_D: Tensor | None
+    out: Linear
+    norm_mlp_E: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaWeights:
+    embedding_V_E: Tensor
+    layers: list[LlamaLayer]
+    norm_E: Tensor
+    head: Linear
+
+
+class Llama:
+    """An `Architecture`. ConfigError when the config asks for what is not implemented."""
+
+    names: ClassVar[tuple[str, ...]] = (
+        "LlamaForCausalLM",
+        "MistralForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM",
+    )
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        _refuse(config)
+        heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+        self.shape = ModelShape(
+            vocab_size=int(config["vocab_size"]),
+            layers=int(config["num_hidden_layers"]),
+            query_heads=heads,
+            kv_heads=int(config.get("num_key_value_heads") or heads),
+            head_dim=int(config.get("head_dim") or hidden // heads),
+            context_length=int(config.get("max_position_embeddings") or DEFAULT_CONTEXT),
+        )
+        self._eps = float(config.get("rms_norm_eps", 1e-6))
+        matrices = [
+            f"model.layers.{layer}.{name}_proj.weight"
+            for layer in range(self.shape.layers)
+            for name in (
+                *(f"self_attn.{part}" for part in "qkvo"),
+                *(f"mlp.{part}" for part in ("gate", "up", "down")),
+            )
+        ]
+        self.adaptable = frozenset([*matrices, HEAD])
+        self.aliases = {HEAD: EMBEDDING} if config.get("tie_word_embeddings", False) else {}
+        self._frequency_D2 = rotary_frequencies(config, self.shape.head_dim)
+
+    def build(
+        self,
+        read: Read,
+        placement: Placement,
+        *,
+        base: LlamaWeights | None = None,
+        changed: frozenset[str] = frozenset(),
+    ) -> LlamaWeights:
+        place = _Builder(self, read, placement, changed)
+        return LlamaWeights(
+            embedding_V_E=base.embedding_V_E if base else place.tensor(EMBEDDING),
+            layers=[place.layer(i, base.layers[i] if base else None) for i in range(self.shape.layers)],
+            norm_E=base.norm_E if base else place.tensor("model.norm.weight"),
+            head=place.fused([HEAD], base.head if base else None),
+        )
+
+    def forward(self, weights: LlamaWeights, token_T: Tensor, plan: AttentionPlan) -> Tensor:
+        rotation_T_1_D2 = self._rotation(plan.position_T)
+        x_T_E = functional.embedding(token_T, weights.embedding_V_E)
+        for index, layer in enumerate(weights.layers):
+            x_T_E = x_T_E + self._attention(index, layer, x_T_E, rotation_T_1_D2, plan)
+            x_T_E = x_T_E + self._mlp(layer, x_T_E)
+        return x_T_E
+
+    def logits(self, weights: LlamaWeights, hidden_B_E: Tensor) -> Tensor:
+        return weights.head(self._norm(hidden_B_E, weights.norm_E))
+
+    def _attention(
+        self, index: int, layer: LlamaLayer, x_T_E: Tensor, rotation_T_1_D2: Tensor, plan: AttentionPlan
+    ) -> Tensor:
+        shape = self.shape
+        qkv = layer.qkv(self._norm(x_T_E, layer.norm_attention_E)).view(len(x_T_E), -1, shape.head_dim)
+        rotated = shape.query_heads + shape.kv_heads
+        if layer.norm_q_D is not None and layer.norm_k_D is not None:
+            q = self._norm(qkv[:, : shape.query_heads], layer.norm_q_D)
+            k = self._norm(qkv[:, shape.query_heads : rotated], layer.norm_k_D)
+            qkv[:, :rotated] = torch.cat([q, k], dim=1)
+        rotate_(qkv[:, :rotated], rotation_T_1_D2)
+        return layer.out(plan.attend(index, qkv[:, : shape.query_heads], qkv[:, shape.query_heads :]))
+
+    def _mlp(self, layer: LlamaLayer, x_T_E: Tensor) -> Tensor:
+        gate_T_F, up_T_F = layer.gate_up(self._norm(x_T_E, layer.norm_mlp_E)).chunk(2, dim=-1)
+        return layer.down(functional.silu(gate_T_F) * up_T_F)
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(x, weight.shape, weight, self._eps)
+
+    def _rotation(self, position_T: Tensor) -> Tensor:
+        """Complex rotations [T, 1, D / 2]."""
+        angle_T_D2 = position_T[:, None].float() * self._frequency_D2.to(position_T.device)
+        return torch.polar(torch.ones_like(angle_T_D2), angle_T_D2)[:, None]
+
+
+class _Builder:
+    """Puts one checkpoint's parameters into place, sharing what an adapter leaves as it is."""
+
+    def __init__(self, model: Llama, read: Read, placement: Placement, changed: frozenset[str]) -> None:
+        self._model = model
+        self._read = read
+        self._placement = placement
+        self._changed = changed
+
+    def layer(self, index: int, base: LlamaLayer | None) -> LlamaLayer:
+        at = f"model.layers.{index}."
+        heads = self._model.shape
+        pairs = {at + "self_attn.q_proj": heads.query_heads, at + "self_attn.k_proj": heads.kv_heads}
+        qkv = [at + f"self_attn.{part}_proj.weight" for part in "qkv"]
+        gate_up = [at + "mlp.gate_proj.weight", at + "mlp.up_proj.weight"]
+        return LlamaLayer(
+            norm_attention_E=base.norm_attention_E if base else self.tensor(at + "input_layernorm.weight"),
+            qkv=self.fused(qkv, base.qkv if base else None, pairs=pairs),
+            norm_q_D=base.norm_q_D if base else self._head_norm(at + "self_attn.q_norm.weight"),
+            norm_k_D=base.norm_k_D if base else self._head_norm(at + "self_attn.k_norm.weight"),
+            out=self.fused([at + "self_attn.o_proj.weight"], base.out if base else None),
+            norm_mlp_E=base.norm_mlp_E if base else self.tensor(at + "post_attention_layernorm.weight"),
+            gate_up=self.fused(gate_up, base.gate_up if base else None),
+            down=self.fused([at + "mlp.down_proj.weight"], base.down if base else None),
+        )
+
+    def tensor(self, name: str) -> Tensor:
+        return self._read(name).to(self._placement.device, self._placement.dtype).clone()
+
+    def fused(self, names: list[str], base: Linear | None, *, pairs: dict[str, int] | None = None) -> Linear:
+        """One layer of several matrices below each other; `pairs` names those to reorder, with their heads."""
+        if base is not None and not self._changed.intersection(names):
+            return base
+        weights, biases = [], []
+        for name in names:
+            stem = name.removesuffix(".weight")
+            weight, bias = self._read(name), self._optional(stem + ".bias")
+            heads = (pairs or {}).get(stem)
+            weights.append(weight if heads is None else interleave(weight, heads))
+            if bias is not None:
+                biases.append(bias if heads is None else interleave(bias, heads))
+        if biases and len(biases) != len(names):
+            raise ConfigError(f"only some of {', '.join(names)} have a bias")
+        return self._placement.linear(torch.cat(weights), torch.cat(biases) if biases else None)
+
+    def _optional(self, name: str) -> Tensor | None:
+        try:
+            return self._read(name)
+        except KeyError:
+            return None
+
+    def _head_norm(self, name: str) -> Tensor | None:
+        """The per-head norm of q or k (Qwen3), reordered as they are."""
+        weight = self._optional(name)
+        return (
+            None
+            if weight is None
+            else interleave(weight, 1).to(self._placement.device, self._placement.dtype)
+        )
+
+
+def interleave(rows: Tensor, heads: int) -> Tensor:
+    """Reorder each head's rows 0, 1, ... D-1 to 0, D/2, 1, D/2 + 1, ...: rotated pairs side by side."""
+    dim = rows.shape[0] // heads
+    return rows.view(heads, 2, dim // 2, -1).transpose(1, 2).reshape(rows.shape)
+
+
+def rotate_(x_T_Q_D: Tensor, rotation_T_1_D2: Tensor) -> None:
+    """Rotate each pair of neighbouring features in place, in float32."""
+    paired = torch.view_as_complex(x_T_Q_D.float().unflatten(-1, (-1, 2)))
+    if x_T_Q_D.dtype == torch.float32:
+        paired.mul_(rotation_T_1_D2)
+    else:
+        x_T_Q_D.copy_(torch.view_as_real(paired * rotation_T_1_D2).flatten(-2))
+
+
+def rotary_frequencies(config: dict[str, Any], head_dim: int) -> Tensor:
+    """Radians per position, [D / 2] (RoFormer, arXiv:2104.09864), with the config's scaling.
+
+    `linear` divides by the factor (arXiv:2306.15595); `llama3` leaves short waves, divides long ones, and
+    interpolates between (transformers `modeling_rope_utils`). ConfigError for other kinds.
+    """
+    rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    theta = float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0)
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    frequency = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim)
+    if kind == "default":
+        return frequency
+    if kind == "linear":
+        return frequency / float(rope["factor"])
+    if kind != "llama3":
+        raise ConfigError(
+            f"rotary scaling {kind!r} is not implemented", hint="supported: default, linear, llama3"
+        )
+    factor, original = float(rope["factor"]), float(rope["original_max_position_embeddings"])
+    low, high = float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
+    wavelength = 2 * math.pi / frequency
+    smooth = (original / wavelength - low) / (high - low)
+    between = (1 - smooth) * frequency / factor + smooth * frequency
+    scaled = torch.where(wavelength > original / low, frequency / factor, frequency)
+    medium = (wavelength <= original / low) & (wavelength >= original / high)
+    return torch.where(medium, between, scaled)
+
+
+def _refuse(config: dict[str, Any]) -> None:
+    """ConfigError for settings that this code would silently ignore."""
+    activation = config.get("hidden_act", "silu")
+    if activation != "silu":
+        raise ConfigError(f"activation {activation!r} is not implemented", hint="supported: silu")
+    window = config.get("sliding_window")
+    used = config.get("use_sliding_window", config.get("model_type") == "mistral")
+    if window and used and window < int(config.get("max_position_embeddings") or DEFAULT_CONTEXT):
+        raise ConfigError("sliding-window attention is not implemented", cause=f"sliding_window is {window}")
+    if config.get("quantization_config"):
+        raise ConfigError("quantised weights are not supported", hint="give the model in bf16, fp16 or fp32")
