@@ -46,6 +46,7 @@ class CallHeaders:
 
     url_rollout: str | None = None
     rollout: str | None = None
+    project: str | None = None
     scenario: str | None = None
     group: str | None = None
     member: int = 0
@@ -289,7 +290,7 @@ class Sessions:
         if row is not None and row.status is not RolloutStatus.RUNNING:
             return None
         principal.require(Role.ROLLOUT)
-        entry, step = self._versions.resolve(model, principal.project)
+        entry, step = self._versions.resolve(model, principal.project or headers.project)
         row = RolloutRow(
             rollout_id=rollout_id,
             project=entry.row.project,
@@ -313,7 +314,7 @@ class Sessions:
         digests: Sequence[str],
         messages: Sequence[Message],
     ) -> Located:
-        entry, asked = self._versions.find(model, principal.project)
+        entry, asked = self._versions.find(model, principal.project or headers.project)
         found = self._extended(principal, entry, digests, messages)
         borrowed: Match | None = None
         if len(found) == 1:

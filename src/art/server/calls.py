@@ -1,0 +1,156 @@
+"""One call to a model, whatever the dialect it came in: what was asked, and how it will be served."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from art.errors import InvalidInput, PromptTooLong
+from art.server.sampling import ResolvedSampling, call_seed, resolve_sampling
+from art.server.sessions import Located, Session, Sessions
+from art.server.versions import ModelEntry
+from art.tokens.graph import prefix_digests
+from art.tokens.prompt import Prompt, prompt_after
+from art.types.messages import Message, Tool
+
+
+@dataclass(frozen=True, slots=True)
+class CallRequest:
+    """What a dialect parsed."""
+
+    model: str
+    messages: list[Message]
+    tools: list[Tool] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+    """Further variables for the chat template."""
+    asked: dict[str, Any] = field(default_factory=dict)
+    """Sampling options that the request gave (names of SamplingParams and of sampling.UNSUPPORTED)."""
+    n: int = 1
+    call_tools: bool = True
+    """False: tool calls stay text (`tool_choice: "none"`)."""
+    parallel_tool_calls: bool = True
+    dialect: str = "openai.chat"
+
+    def digests(self) -> list[str]:
+        """Of the first 1, 2, ... messages, for the token memory."""
+        return prefix_digests(self.messages, tools=self.tools, options=self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class CallPlan:
+    """A call that can be served: everything decided before the first token."""
+
+    call_id: str
+    request: CallRequest
+    session: Session
+    entry: ModelEntry
+    step: int
+    number: int
+    branch: int
+    prompt: Prompt
+    parent_call_id: str | None
+    new_messages: Sequence[Message]
+    """Messages since the parent call; all of them without a parent."""
+    sampling: ResolvedSampling
+    max_tokens: int
+    seeds: tuple[int, ...]
+    agent: str | None = None
+
+    @property
+    def version(self) -> str:
+        """`project/name@step`."""
+        return self.entry.version(self.step)
+
+
+def plan_call(
+    sessions: Sessions,
+    request: CallRequest,
+    located: Located,
+    digests: Sequence[str],
+    *,
+    agent: str | None = None,
+) -> CallPlan:
+    """Decide prompt, parameters and seeds of a call.
+
+    PromptTooLong with the numbers, LimitReached, UnsupportedOption, InvalidInput with the template's reason.
+    """
+    session, entry = located.session, located.entry
+    sampling = resolve_sampling(request.asked, session.rule)
+    if request.tools and entry.proof.tools_refused:
+        raise InvalidInput(
+            f"{entry.wire_name} cannot take tools",
+            cause=f"its chat template holds no tool results: {entry.proof.tools_refused}",
+            hint="register the model with a chat_template that has a tool role",
+        )
+    _check_options(request.options, entry)
+    match = located.borrowed or session.graph.match(digests, request.messages)
+    prompt = prompt_after(
+        entry.renderer,
+        match,
+        request.messages,
+        digests,
+        tools=request.tools,
+        options=request.options,
+        history=entry.row.config.history,
+    )
+    room = _room(entry, len(prompt.token_ids))
+    number = session.begin_call()
+    left = session.tokens_left()
+    if left is not None:
+        room = min(room, max(1, left // request.n))
+    parent = prompt.node if located.borrowed is None else None
+    _announce(sessions, session, sampling)
+    return CallPlan(
+        call_id=f"call-{uuid.uuid4().hex}",
+        request=request,
+        session=session,
+        entry=entry,
+        step=located.step,
+        number=number,
+        branch=session.graph.branch_for(parent),
+        prompt=prompt,
+        parent_call_id=parent.call_id if parent is not None else None,
+        new_messages=request.messages[prompt.depth :] if parent is not None else request.messages,
+        sampling=sampling,
+        max_tokens=min(room, sampling.params.max_tokens or room),
+        seeds=tuple(
+            call_seed(session.seeds, number, choice, sampling.params.seed, session.rule)
+            for choice in range(request.n)
+        ),
+        agent=agent,
+    )
+
+
+def _room(entry: ModelEntry, prompt_tokens: int) -> int:
+    """Tokens that the context leaves for the completion."""
+    room = entry.context_length - prompt_tokens
+    if room < 1:
+        raise PromptTooLong(
+            f"the prompt has {prompt_tokens} tokens, {entry.wire_name} takes {entry.context_length}"
+            " with its completion",
+            hint="shorten or summarise the history, or use a base model with a longer context",
+        )
+    return room
+
+
+def _check_options(options: Mapping[str, Any], entry: ModelEntry) -> None:
+    """A template variable that the template never reads would be ignored, so it is refused."""
+    unread = sorted(set(options) - entry.renderer.variables)
+    if unread:
+        raise InvalidInput(
+            f"the chat template of {entry.wire_name} has no variable {unread[0]!r}",
+            cause="chat_template_kwargs (and reasoning_effort) become variables of the chat template",
+            hint=f"leave it out; the template reads: {', '.join(sorted(entry.renderer.variables))}",
+        )
+
+
+def _announce(sessions: Sessions, session: Session, sampling: ResolvedSampling) -> None:
+    """Say once per kind of session which of the caller's values are not followed."""
+    for override in sampling.overrides:
+        sessions.announce(
+            f"{session.row.purpose.value} {session.rule}",
+            f"in training sessions {override.name}={override.asked!r} is sampled as {override.used!r}"
+            ' (sampling="caller" switches this off)',
+        )

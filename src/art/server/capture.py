@@ -1,0 +1,132 @@
+"""What a call sampled, and how it is written down: the exact tokens, before the answer is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from art.engine.protocol import Sampled
+from art.server.calls import CallPlan
+from art.store.records import CallText
+from art.store.store import Store
+from art.tokens.graph import Node, next_digest
+from art.tokens.tools import assistant_message
+from art.types.messages import Message, ToolCall
+from art.types.policy import Fate, Purpose
+from art.types.tokens import CallRecord, ChoiceRecord, VersionSpan
+
+
+@dataclass(slots=True)
+class Choice:
+    """One choice while it is sampled and after."""
+
+    index: int
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
+    pieces: list[str | ToolCall] = field(default_factory=list)
+    """Text and tool calls as the client gets them."""
+    finish_reason: str | None = None
+    cached_tokens: int = 0
+
+    def add(self, event: Sampled, at: int) -> None:
+        """Take over token `at` of an event."""
+        self.token_ids.append(event.token_ids[at])
+        self.logprobs.append(event.logprobs[at])
+        self.top_logprobs.append(event.top_logprobs[at] if at < len(event.top_logprobs) else [])
+
+    @property
+    def message(self) -> Message:
+        """The assistant's message."""
+        return assistant_message(self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A recorded call."""
+
+    plan: CallPlan
+    choices: list[Choice]
+    created: float
+    """Unix time at which the call began."""
+
+
+@dataclass(slots=True)
+class Times:
+    """Unix times of one call."""
+
+    started: float
+    first_token: float | None = None
+    finished: float | None = None
+
+
+async def record(store: Store, plan: CallPlan, choices: Sequence[Choice], times: Times) -> CallRecord:
+    """Write a call into the store. Returns once it is committed."""
+    call = CallRecord(
+        call_id=plan.call_id,
+        rollout_id=plan.session.id,
+        parent_call_id=plan.parent_call_id,
+        branch=plan.branch,
+        number=plan.number,
+        agent=plan.agent,
+        dialect=plan.request.dialect,
+        version=plan.version,
+        purpose=plan.session.row.purpose.value,
+        sampling_asked={"model": plan.request.model, **plan.request.asked},
+        sampling_used=plan.sampling.params.model_copy(update={"max_tokens": plan.max_tokens}),
+        prompt_token_count=len(plan.prompt.token_ids),
+        reused_token_count=plan.prompt.reused,
+        started_at=times.started,
+        first_token_at=times.first_token,
+        finished_at=times.finished,
+        choices=[_choice_record(plan, choice) for choice in choices],
+    )
+    arrays = {"prompt_token_ids": np.asarray(plan.prompt.token_ids, dtype=np.int32)}
+    for choice in choices:
+        arrays[f"c{choice.index}.token_ids"] = np.asarray(choice.token_ids, dtype=np.int32)
+        arrays[f"c{choice.index}.logprobs"] = np.asarray(choice.logprobs, dtype=np.float32)
+    text = CallText(
+        tail=[message.to_openai() for message in plan.new_messages],
+        tools=[tool.to_template() for tool in plan.request.tools] or None,
+        completions=[choice.message.to_openai() for choice in choices],
+    )
+    return await store.add_call(call, arrays=arrays, text=text)
+
+
+def _choice_record(plan: CallPlan, choice: Choice) -> ChoiceRecord:
+    fate, reason = Fate.PENDING, ""
+    if plan.session.row.purpose is Purpose.EVALUATE:
+        fate, reason = Fate.EVALUATION, "sampled in an evaluation session"
+    elif plan.sampling.params.temperature == 0:
+        fate, reason = (
+            Fate.FILTERED,
+            "sampled greedily (temperature 0), which carries no probability to train",
+        )
+    return ChoiceRecord(
+        index=choice.index,
+        finish_reason=choice.finish_reason or "cancelled",
+        token_count=len(choice.token_ids),
+        spans=[VersionSpan(start=0, end=len(choice.token_ids), version=plan.version)],
+        fate=fate,
+        reason=reason,
+    )
+
+
+def node_of(plan: CallPlan, choice: Choice) -> Node:
+    """The choice as a place in the session's token memory."""
+    tokens = np.concatenate(
+        [np.asarray(plan.prompt.token_ids, dtype=np.int32), np.asarray(choice.token_ids, dtype=np.int32)]
+    )
+    message = choice.message
+    return Node(
+        digest=next_digest(plan.prompt.digest, message),
+        parent=plan.prompt.node,
+        depth=len(plan.request.messages) + 1,
+        message=message,
+        tokens=tokens,
+        call_id=plan.call_id,
+        choice=choice.index,
+        branch=plan.branch,
+    )

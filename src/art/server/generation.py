@@ -1,0 +1,236 @@
+"""Runs a planned call: samples its choices side by side, gives out their text, records them.
+
+A call runs in a task of its own, so that the client's going away ends it in an orderly way: the engine is
+told, and what was sampled until then is recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass, field
+from typing import cast
+
+from art.engine.protocol import Sampled, SampleRequest
+from art.errors import InfraError, LimitReached, NotFound
+from art.server.calls import CallPlan
+from art.server.capture import Choice, Completed, Times, node_of, record
+from art.server.sessions import Sessions
+from art.server.versions import Lease, Versions
+from art.store.store import Store
+from art.tokens.stops import StopMatcher
+from art.tokens.tokenizer import Detokenizer
+from art.tokens.tools import ToolParser
+from art.types.messages import ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What a choice has to say next."""
+
+    choice: int
+    pieces: list[str | ToolCall]
+
+
+class CallRun:
+    """One running call. `start` once; then `deltas` or nothing, then `result`."""
+
+    def __init__(self, plan: CallPlan, *, versions: Versions, sessions: Sessions, store: Store) -> None:
+        self.plan = plan
+        self.choices = [Choice(index) for index in range(plan.request.n)]
+        self.times = Times(started=time.time())
+        self._versions = versions
+        self._sessions = sessions
+        self._store = store
+        self._deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
+        self._task: asyncio.Task[Completed] | None = None
+
+    def start(self) -> CallRun:
+        """Begin. Overloaded when too many calls wait already."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._sessions.admit())
+            admission = stack.pop_all()
+        self.plan.session.running += 1
+        self._task = asyncio.create_task(self._run(), name=self.plan.call_id)
+
+        def left(_: asyncio.Task[Completed]) -> None:
+            # Not inside the task: one that is cancelled before it begins never runs its `finally`.
+            self.plan.session.running -= 1
+            admission.close()
+            self._deltas.put_nowait(None)
+
+        self._task.add_done_callback(left)
+        return self
+
+    async def deltas(self) -> AsyncIterator[Delta]:
+        """What the choices say, as it is sampled; ends when everything is recorded."""
+        while (delta := await self._deltas.get()) is not None:
+            yield delta
+
+    async def result(self) -> Completed:
+        """The recorded call, or the error that ended it. Cancelling the wait does not cancel the call."""
+        assert self._task is not None
+        return await asyncio.shield(self._task)
+
+    async def cancel(self) -> None:
+        """The client has gone: stop sampling, record what there is."""
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            self._task.exception()  # heard; nobody is left to tell
+
+    async def _run(self) -> Completed:
+        samplers: list[asyncio.Task[None]] = []
+        try:
+            async with self._versions.lease(self.plan.entry, self.plan.step) as lease:
+                samplers = [asyncio.create_task(self._sample(lease, choice)) for choice in self.choices]
+                await self._all(samplers)
+        except (asyncio.CancelledError, Exception) as error:
+            # The boundary of a call: however it ends, what was sampled is written down.
+            reason = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
+            for choice in self.choices:
+                choice.finish_reason = choice.finish_reason or reason
+            if any(choice.token_ids for choice in self.choices):
+                await asyncio.shield(asyncio.ensure_future(self._record()))
+            raise
+        await self._record()
+        return Completed(plan=self.plan, choices=self.choices, created=self.times.started)
+
+    async def _all(self, samplers: list[asyncio.Task[None]]) -> None:
+        """Wait for every sampler; the first failure, or the call's cancellation, ends the others."""
+        try:
+            done, _ = await asyncio.wait(
+                samplers, timeout=self.plan.session.seconds_left(), return_when=asyncio.FIRST_EXCEPTION
+            )
+            for sampler in done:
+                sampler.result()
+        finally:
+            for sampler in samplers:
+                sampler.cancel()
+            await asyncio.wait(samplers)
+        for choice in self.choices:  # the rollout's wall time ended first
+            choice.finish_reason = choice.finish_reason or "length"
+        if not any(choice.token_ids for choice in self.choices):
+            raise LimitReached(
+                f"the wall time of the rollout {self.plan.session.id} ended before the model answered",
+                hint="open it with a larger limits.max_seconds",
+            )
+
+    async def _sample(self, lease: Lease, choice: Choice) -> None:
+        plan = self.plan
+        params = plan.sampling.params
+        request = SampleRequest(
+            prompt_token_ids=plan.prompt.token_ids,
+            version=lease.version,
+            cache_salt=lease.salt,
+            max_tokens=plan.max_tokens,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k,
+            seed=plan.seeds[choice.index],
+            stop_token_ids=tuple(sorted(plan.entry.proof.stop_token_ids)),
+            top_logprobs=params.top_logprobs,
+        )
+        text = _TextOf(plan)
+        events = cast(AsyncGenerator[Sampled, None], lease.engine.generate(request))
+        try:
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    self._take(choice, event, text)
+                    if choice.finish_reason is not None:
+                        break
+        except NotFound as error:
+            # The process that had loaded the adapter ended between the load and this call.
+            self._versions.lost(plan.entry, plan.step)
+            raise InfraError(
+                "the engine was started anew", cause=str(error), hint="send the call again"
+            ) from error
+        finally:
+            self._say(choice, text.finish())
+        if choice.finish_reason is None:
+            raise InfraError("the engine ended a choice without a finish reason")
+        if choice.message.tool_calls and choice.finish_reason == "stop":
+            choice.finish_reason = "tool_calls"
+
+    def _take(self, choice: Choice, event: Sampled, text: _TextOf) -> None:
+        """Take over an event's tokens up to a stop string."""
+        if event.cached_tokens:
+            choice.cached_tokens = event.cached_tokens
+        if event.token_ids and self.times.first_token is None:
+            self.times.first_token = time.time()
+        for at, token in enumerate(event.token_ids):
+            choice.add(event, at)
+            self._say(choice, text.feed(token))
+            if text.stopped:
+                choice.finish_reason = "stop"
+                return
+        choice.finish_reason = event.finish_reason
+
+    def _say(self, choice: Choice, pieces: list[str | ToolCall]) -> None:
+        if not self.plan.request.parallel_tool_calls:
+            pieces = _first_call_only(choice.pieces, pieces)
+        if pieces:
+            choice.pieces += pieces
+            self._deltas.put_nowait(Delta(choice.index, pieces))
+
+    async def _record(self) -> None:
+        self.times.finished = time.time()
+        plan = self.plan
+        plan.session.tokens += sum(len(choice.token_ids) for choice in self.choices)
+        await record(self._store, plan, self.choices, self.times)
+        for choice in self.choices:
+            if choice.token_ids:
+                self._sessions.remember(plan.session, plan.entry, node_of(plan, choice))
+
+
+@dataclass(slots=True)
+class _TextOf:
+    """Tokens of one choice -> text and tool calls: detokeniser, stop strings, tool parser in a row."""
+
+    plan: CallPlan
+    stops: StopMatcher = field(init=False)
+    parser: ToolParser | None = field(init=False)
+    detokenizer: Detokenizer = field(init=False)
+
+    def __post_init__(self) -> None:
+        request = self.plan.request
+        self.detokenizer = self.plan.entry.renderer.tokenizer.detokenizer()
+        self.stops = StopMatcher(self.plan.sampling.params.stop)
+        names = [tool.function.name for tool in request.tools]
+        self.parser = ToolParser(names) if names and request.call_tools else None
+
+    @property
+    def stopped(self) -> bool:
+        return self.stops.matched is not None
+
+    def feed(self, token: int) -> list[str | ToolCall]:
+        """What has become certain with this token. A stop token says nothing."""
+        if token in self.plan.entry.proof.stop_token_ids:
+            return []
+        return self._parse(self.stops.feed(self.detokenizer.feed(token)))
+
+    def finish(self) -> list[str | ToolCall]:
+        """What was held back."""
+        out = self._parse(self.stops.feed(self.detokenizer.finish()) + self.stops.finish())
+        return out + self.parser.finish() if self.parser is not None else out
+
+    def _parse(self, text: str) -> list[str | ToolCall]:
+        if not text:
+            return []
+        return [text] if self.parser is None else self.parser.feed(text)
+
+
+def _first_call_only(before: list[str | ToolCall], pieces: list[str | ToolCall]) -> list[str | ToolCall]:
+    """`pieces` without calls behind the first one."""
+    seen = any(isinstance(piece, ToolCall) for piece in before)
+    out: list[str | ToolCall] = []
+    for piece in pieces:
+        if isinstance(piece, ToolCall):
+            if seen:
+                continue
+            seen = True
+        out.append(piece)
+    return out

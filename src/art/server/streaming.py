@@ -1,0 +1,122 @@
+"""Answers that take a while: server-sent events with signs of life, and what to do when the client has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+T = TypeVar("T")
+
+KEEP_ALIVE_SECONDS = 10.0
+"""Proxies and clients drop connections that are silent for 30 to 60 s; a comment every 10 s is cheap."""
+KEEP_ALIVE = b": keep-alive\n\n"
+DONE = b"data: [DONE]\n\n"
+
+
+def sse(data: dict[str, Any]) -> bytes:
+    """One event."""
+    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+async def with_keep_alive(
+    source: AsyncIterator[bytes], *, seconds: float = KEEP_ALIVE_SECONDS
+) -> AsyncGenerator[bytes, None]:
+    """The items of `source`, and a comment whenever it is silent for `seconds`."""
+
+    async def following() -> bytes:
+        return await anext(source)
+
+    pending = asyncio.ensure_future(following())
+    try:
+        while True:
+            done, _ = await asyncio.wait([pending], timeout=seconds)
+            if not done:
+                yield KEEP_ALIVE
+                continue
+            try:
+                item = pending.result()
+            except StopAsyncIteration:
+                return
+            yield item
+            pending = asyncio.ensure_future(following())
+    finally:
+        if not pending.done():
+            pending.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await pending
+
+
+class EventStream(Response):
+    """A stream of server-sent events. `on_gone` runs when the client leaves before the end."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, source: AsyncIterator[bytes], on_gone: Callable[[], Awaitable[None]]) -> None:
+        self._source = source
+        self._on_gone = on_gone
+        self.status_code = 200
+        self.background = None
+        # X-Accel-Buffering: a proxy that collects the stream would make it useless.
+        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        finished = False
+
+        async def pump() -> None:
+            nonlocal finished
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for chunk in with_keep_alive(self._source):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            finished = True
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        try:
+            await until_gone(pump(), receive)
+        except OSError:
+            pass  # the connection broke while we wrote
+        finally:
+            if not finished:
+                await self._on_gone()
+
+
+class ClientGone(Exception):
+    """The client closed the connection before it had its answer."""
+
+
+async def until_gone(work: Coroutine[Any, Any, T], receive: Receive) -> T | None:
+    """The result of `work`, or None when the client leaves first; `work` is then cancelled and has ended."""
+    task = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait([task, watcher], return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for other in (task, watcher):
+            other.cancel()
+        await asyncio.wait([task, watcher])
+
+
+async def _gone(receive: Receive) -> None:
+    """Returns when the client has closed the connection. The request's body must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def answer_or_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """`until_gone` for a route; ClientGone instead of None."""
+    found: list[T] = []
+
+    async def keep() -> None:
+        found.append(await work)
+
+    await until_gone(keep(), request.receive)
+    if not found:
+        raise ClientGone
+    return found[0]
