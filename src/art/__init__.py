@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from art.errors import ArtError
     from art.model import Model, TrainableModel
     from art.rollouts.batches import trajectory_group_batches
+    from art.rollouts.fit import FitResult, fit
     from art.rollouts.gather import gather_trajectories, gather_trajectory_groups
     from art.rollouts.retry import retry
+    from art.rollouts.session import rollout
+    from art.rollouts.wrap import wrap
     from art.trajectories import (
         History,
         Messages,
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArtError",
     "Backend",
+    "FitResult",
     "History",
     "LocalBackend",
     "LocalTrainResult",
@@ -49,16 +53,20 @@ __all__ = [
     "Trajectory",
     "TrajectoryGroup",
     "errors",
+    "fit",
     "gather_trajectories",
     "gather_trajectory_groups",
     "iterate_dataset",
     "retry",
+    "rollout",
     "trajectory_group_batches",
+    "wrap",
 ]
 
 _HOMES = {
     "ArtError": "art.errors",
     "Backend": "art.backends.protocol",
+    "FitResult": "art.rollouts.fit",
     "History": "art.trajectories",
     "LocalBackend": "art.backends.local",
     "LocalTrainResult": "art.backends.results",
@@ -73,11 +81,14 @@ _HOMES = {
     "TrainableModel": "art.model",
     "Trajectory": "art.trajectories",
     "TrajectoryGroup": "art.trajectories",
+    "fit": "art.rollouts.fit",
     "gather_trajectories": "art.rollouts.gather",
     "gather_trajectory_groups": "art.rollouts.gather",
     "iterate_dataset": "art.utils.iterate",
     "retry": "art.rollouts.retry",
+    "rollout": "art.rollouts.session",
     "trajectory_group_batches": "art.rollouts.batches",
+    "wrap": "art.rollouts.wrap",
 }
 _MODULES = ("errors", "rewards", "utils")
 """Submodules that `art.name` reaches without an import of their own."""

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
-from art.backends.http import CONNECT_SECONDS, PLACEHOLDER_URL
+from art.backends.http import CONNECT_SECONDS, PLACEHOLDER_KEY, PLACEHOLDER_URL
 from art.rollouts.scope import HEADER_PROJECT
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+    from openai import AsyncOpenAI, OpenAI
 
+    from art.backends.http import Connection
     from art.model import Model
 
 SILENCE_SECONDS = 1200.0
@@ -44,10 +45,27 @@ def server_client(model: Model[Any, Any]) -> AsyncOpenAI:
     transport = ModelTransport(model.backend().connection.transport, model.ready, model.project)
     return AsyncOpenAI(
         base_url=known.get("_inference_base_url") or f"{PLACEHOLDER_URL}/v1",
-        api_key=known.get("_inference_api_key") or "art",
+        api_key=known.get("_inference_api_key") or PLACEHOLDER_KEY,
         timeout=timeout,
         http_client=httpx2.AsyncClient(transport=transport, timeout=timeout),
     )
+
+
+def session_client(connection: Connection, base_url: str, api_key: str) -> AsyncOpenAI:
+    """A client bound to one rollout by its URL and key, over the connections all rollouts share."""
+    from openai import AsyncOpenAI
+
+    timeout = httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
+    http = httpx2.AsyncClient(transport=connection.transport, timeout=timeout)
+    return AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout, http_client=http)
+
+
+def sync_session_client(connection: Connection, base_url: str, api_key: str) -> OpenAI:
+    """The synchronous twin of `session_client`."""
+    from openai import OpenAI
+
+    timeout = httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
+    return OpenAI(base_url=base_url, api_key=api_key, timeout=timeout, http_client=connection.sync_client)
 
 
 def plain_client(base_url: str | None, api_key: str | None) -> AsyncOpenAI:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 PLACEHOLDER_URL = "http://art-server.invalid"
 """Stands in base URLs until the server's address is known; the transport replaces it."""
+PLACEHOLDER_KEY = "art"
+"""Likewise for the key."""
 FIRST_CONTACT_SECONDS = 4.0
 """How long a server that never answered is tried: a wrong address should show at once."""
 OUTAGE_SECONDS = 60.0
@@ -37,6 +39,7 @@ OUTAGE_SECONDS = 60.0
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 120.0
 """Longest silence within an ordinary request. Registration and streams set their own."""
+_NO_KEY = f"Bearer {PLACEHOLDER_KEY}"
 _BACKOFF_FIRST, _BACKOFF_LAST = 0.1, 2.0
 
 
@@ -111,7 +114,8 @@ class GatewayTransport(httpx2.AsyncBaseTransport):
             scheme=target.scheme, host=target.host, port=target.port, raw_path=path
         )
         request.headers["Host"] = target.netloc.decode("ascii")
-        request.headers["Authorization"] = f"Bearer {endpoint.key}"
+        if request.headers.get("Authorization", _NO_KEY) == _NO_KEY:
+            request.headers["Authorization"] = f"Bearer {endpoint.key}"
         scope = current_scope()
         if scope is not None and b"/v1/" in path and b"/api/v1/" not in path:
             request.headers.setdefault(HEADER_ROLLOUT, scope.rollout_id)
@@ -159,6 +163,12 @@ class Connection:
         from art.backends.api import ControlApi
 
         return ControlApi(self)
+
+    @cached_property
+    def sync_client(self) -> httpx2.Client:
+        """For synchronous agents; thread-safe, shared by all their rollouts."""
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=15.0)
+        return httpx2.Client(limits=limits, trust_env=False)
 
     @property
     def patience(self) -> float:

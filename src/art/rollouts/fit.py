@@ -1,0 +1,304 @@
+"""`art.fit`: the whole loop, for those who do not want to write it.
+
+Each step runs the agent `rollouts_per_group` times on each of `groups_per_step` scenarios, takes the rewards,
+trains, and logs. Run it again to go on: it resumes at the batch the server has counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import json
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING, Any, cast
+
+from art.config.train import TrainConfig
+from art.errors import InvalidInput
+from art.rollouts.failure import is_infrastructure
+from art.rollouts.gather import gather_trajectories, gather_trajectory_groups
+from art.rollouts.signature import GIVEN
+from art.rollouts.wrap import RewardFunction, WrappedAgent, wrap
+from art.trajectories import Trajectory, TrajectoryGroup
+from art.types.policy import Purpose
+from art.types.wire import TrajectoryOutcome
+from art.utils.console import console
+
+if TYPE_CHECKING:
+    from art.model import TrainableModel
+
+RETRY_SECONDS = 1.0
+"""Before the first retry after an infrastructure failure; doubles. A server restart takes a few seconds."""
+
+
+@dataclass(frozen=True)
+class FitStep:
+    """One batch of a fit, as `on_step` sees it."""
+
+    batch: int
+    """Train calls of the model so far, this one included."""
+    step: int
+    published: bool
+    reason: str
+    """Why nothing was published; empty otherwise."""
+    reward: float | None
+    """Mean over the batch's trajectories; None when every run raised."""
+    reward_std_dev: float | None
+    exceptions: int
+    seconds: float
+    checkpoint_path: str | None = None
+    """Folder of the published checkpoint, on the server's machine."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    trajectories: list[TrajectoryOutcome] = field(default_factory=list)
+    eval_reward: float | None = None
+    """Mean over the evaluation that followed; None when there was none."""
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a fit did."""
+
+    step: int
+    batch: int
+    steps: list[FitStep]
+    """Those of this run; earlier ones are in the model's history."""
+
+
+OnStep = Callable[[FitStep], Awaitable[None] | None]
+
+
+async def fit(
+    model: TrainableModel[Any, Any],
+    rollout: Any,
+    scenarios: Sequence[Any],
+    *,
+    reward: RewardFunction | None = None,
+    steps: int,
+    groups_per_step: int = 4,
+    rollouts_per_group: int = 8,
+    config: TrainConfig | None = None,
+    eval_scenarios: Sequence[Any] | None = None,
+    eval_every: int | None = None,
+    eval_rollouts: int = 1,
+    max_concurrency: int | None = 64,
+    max_exceptions: int | float = 0.25,
+    infra_retries: int = 3,
+    seed: int = 0,
+    on_step: OnStep | None = None,
+    verbose: bool = True,
+) -> FitResult:
+    """Train `model` until it has seen `steps` batches.
+
+    `rollout` is a wrapped agent (`art.wrap`), anything `art.wrap` takes, or `async def rollout(model, scenario)`
+    that returns an `art.Trajectory`, a number, or what `reward(result[, scenario])` judges.
+    `eval_scenarios` are run at the end, and every `eval_every` batches; the model must be registered.
+    An agent's exceptions are kept with their groups up to `max_exceptions` per batch (a count, or a share below
+    1). Infrastructure failures are retried `infra_retries` times with a fresh rollout and are never a reward.
+    """
+    _check_positive(steps=steps, groups_per_step=groups_per_step, rollouts_per_group=rollouts_per_group)
+    if not scenarios:
+        raise InvalidInput("fit needs at least one scenario", hint="pass a non-empty list of scenarios")
+    agent = as_agent(rollout, reward)
+    runner = _Runner(
+        model=model,
+        agent=agent,
+        config=config,
+        rollouts_per_group=rollouts_per_group,
+        max_concurrency=1 if agent.exclusive else max_concurrency,
+        max_exceptions=max_exceptions,
+        infra_retries=infra_retries,
+        seed=seed,
+    )
+    say = console().print if verbose else _silent
+    info = await model.info()
+    batch = info.batch
+    if batch:
+        say(f"{model.name}: resuming after batch {batch} of {steps}, at step {info.step}", markup=False)
+    done: list[FitStep] = []
+    while batch < steps:
+        report = await runner.batch(scenarios_of_batch(scenarios, batch, groups_per_step, seed), batch)
+        batch = report.batch
+        if eval_scenarios and (batch >= steps or (eval_every is not None and batch % eval_every == 0)):
+            measured = await runner.evaluate(eval_scenarios, eval_rollouts, report.step)
+            report = replace(report, eval_reward=measured)
+        done.append(report)
+        say(_line(model.name, report, steps), markup=False)
+        if on_step is not None:
+            answer = on_step(report)
+            if inspect.isawaitable(answer):
+                await answer
+    return FitResult(step=await model.get_step(), batch=batch, steps=done)
+
+
+def _check_positive(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise InvalidInput(f"{name} is {value}", hint="give at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Runner:
+    """Runs the agent on scenarios, with retries and bounds."""
+
+    model: TrainableModel[Any, Any]
+    agent: WrappedAgent
+    config: TrainConfig | None
+    rollouts_per_group: int
+    max_concurrency: int | None
+    max_exceptions: int | float
+    infra_retries: int
+    seed: int
+
+    async def batch(self, chosen: Sequence[Any], batch: int) -> FitStep:
+        """Run, train and log one batch; `batch` counts those before it."""
+        started = time.monotonic()
+        groups = await self.groups(chosen, batch)
+        result = await self.model.train(groups, config=self.config)
+        rewards = [trajectory.reward for group in groups for trajectory in group]
+        return FitStep(
+            batch=max(batch + 1, result.batch),
+            step=result.step,
+            published=result.published,
+            reason=result.reason,
+            reward=fmean(rewards) if rewards else None,
+            reward_std_dev=pstdev(rewards) if rewards else None,
+            exceptions=sum(len(group.exceptions) for group in groups),
+            seconds=time.monotonic() - started,
+            checkpoint_path=getattr(result, "checkpoint_path", None),
+            metrics=result.metrics,
+            trajectories=result.trajectories,
+        )
+
+    async def groups(self, chosen: Sequence[Any], batch: int) -> list[TrajectoryGroup]:
+        """The trajectories of one batch, a group per scenario, in order."""
+        pending = []
+        for number, scenario in enumerate(chosen):
+            identity = scenario_id(scenario)
+            members = [
+                self._rollout(
+                    scenario,
+                    purpose=Purpose.TRAIN,
+                    scenario_id=identity,
+                    group_id=f"{self.model.name}-{batch}-{number}",
+                    member=member,
+                )
+                for member in range(self.rollouts_per_group)
+            ]
+            metadata: dict[str, Any] = {"scenario_id": identity}
+            pending.append(TrajectoryGroup(members, metadata=metadata))
+        return await gather_trajectory_groups(
+            pending,
+            pbar_desc=f"batch {batch + 1}",
+            max_exceptions=self.max_exceptions,
+            max_concurrency=self.max_concurrency,
+        )
+
+    async def evaluate(self, scenarios: Sequence[Any], rollouts: int, step: int) -> float:
+        """The mean reward over `rollouts` runs of each scenario; logged under `val`."""
+        members = [
+            self._rollout(
+                scenario, purpose=Purpose.EVALUATE, scenario_id=scenario_id(scenario), member=member
+            )
+            for scenario in scenarios
+            for member in range(rollouts)
+        ]
+        results = await gather_trajectories(
+            members,
+            pbar_desc="evaluation",
+            max_exceptions=self.max_exceptions,
+            max_concurrency=self.max_concurrency,
+        )
+        await self.model.log(results, split="val", step=step)
+        rewards = [result.reward for result in results if isinstance(result, Trajectory)]
+        if not rewards:
+            raise InvalidInput("no evaluation run ended with a reward", hint="see the group's exceptions")
+        return fmean(rewards)
+
+    async def _rollout(self, scenario: Any, **session_options: Any) -> Trajectory:
+        for attempt in range(self.infra_retries + 1):
+            try:
+                return await self.agent.rollout(self.model, scenario, run_seed=self.seed, **session_options)
+            except Exception as error:
+                if attempt == self.infra_retries or not is_infrastructure(error):
+                    raise
+            await asyncio.sleep(RETRY_SECONDS * 2**attempt)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def as_agent(rollout: Any, reward: RewardFunction | None) -> WrappedAgent:
+    """`rollout` as a wrapped agent. A function of two arguments is taken for `rollout(model, scenario)`."""
+    if isinstance(rollout, WrappedAgent):
+        if reward is not None:
+            raise InvalidInput(
+                "fit was given a reward beside a wrapped agent", hint="give the reward to art.wrap alone"
+            )
+        return rollout
+    if inspect.isroutine(rollout):
+        places = [
+            parameter
+            for parameter in inspect.signature(rollout).parameters.values()
+            if parameter.default is parameter.empty
+            and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
+        if len(places) == 2 and not any(place.name in GIVEN for place in places):
+            return wrap(_model_first(rollout), reward)
+    return wrap(rollout, reward)
+
+
+def _model_first(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    if inspect.iscoroutinefunction(function):
+        coroutine_function = cast(Callable[..., Coroutine[Any, Any, Any]], function)
+
+        async def run_async(model: Any, scenario: Any) -> Any:
+            return await coroutine_function(model, scenario)
+
+        return run_async
+
+    def run(model: Any, scenario: Any) -> Any:
+        return function(model, scenario)
+
+    return run
+
+
+def scenarios_of_batch(scenarios: Sequence[Any], batch: int, groups_per_step: int, seed: int) -> list[Any]:
+    """The scenarios of one batch: epoch after epoch, each in an order that depends on seed and epoch alone."""
+    chosen = []
+    for position in range(batch * groups_per_step, (batch + 1) * groups_per_step):
+        epoch, place = divmod(position, len(scenarios))
+        order = list(range(len(scenarios)))
+        random.Random(f"{seed}:{epoch}").shuffle(order)
+        chosen.append(scenarios[order[place]])
+    return chosen
+
+
+def scenario_id(scenario: Any) -> str:
+    """The scenario's own `id` where it has one, else a digest of its content."""
+    own = scenario.get("id") if isinstance(scenario, dict) else getattr(scenario, "id", None)
+    if isinstance(own, str | int):
+        return str(own)
+    text = json.dumps(scenario, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _line(model: str, report: FitStep, steps: int) -> str:
+    parts = [
+        f"{model}: batch {report.batch}/{steps}",
+        f"step {report.step}" + ("" if report.published else f" (nothing published: {report.reason})"),
+        "no rewards"
+        if report.reward is None
+        else f"reward {report.reward:.3f} ± {report.reward_std_dev:.3f}",
+    ]
+    if report.eval_reward is not None:
+        parts.append(f"eval {report.eval_reward:.3f}")
+    if report.exceptions:
+        parts.append(f"{report.exceptions} exceptions")
+    parts.append(f"{report.seconds:.1f} s")
+    return "  ".join(parts)
+
+
+def _silent(*_: Any, **__: Any) -> None:
+    """Shows nothing."""
