@@ -46,6 +46,8 @@ class Jobs:
         self._queue: asyncio.Queue[str | None] = asyncio.Queue()
         self._news: dict[str, asyncio.Event] = {}
         self._running: tuple[str, asyncio.Task[None]] | None = None
+        self._closing = False
+        self._abandoned = False
         self._runner: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -62,6 +64,15 @@ class Jobs:
             self._queue.get_nowait()
         self._queue.put_nowait(None)
         await self._runner
+        self._closing = True
+        for job_id in list(self._news):
+            self._announce(job_id)
+
+    def abandon(self) -> None:
+        """Let go of the job in progress: it stays `running` in the store and is taken up at the next start."""
+        self._abandoned = True
+        if self._running is not None:
+            self._running[1].cancel()
 
     @property
     def busy(self) -> bool:
@@ -101,8 +112,11 @@ class Jobs:
         return job.info
 
     async def events(self, job_id: str, after: int) -> AsyncGenerator[JobEvent | None, None]:
-        """Events with an id above `after` until the last; None when there was none for a while."""
-        while True:
+        """Events with an id above `after` until the last; None when there was none for a while.
+
+        Ends early when the server stops; a client resumes where it was.
+        """
+        while not self._closing:
             news = self._news.setdefault(job_id, asyncio.Event())
             found = await self._store.events_after(job_id, after)
             for event in found:
@@ -146,11 +160,15 @@ class Jobs:
         try:
             await self._attempts(job_id)
         except asyncio.CancelledError:
+            if self._abandoned:
+                return
             error = TrainingFailed(
                 "the job was cancelled", hint="its rollouts are as they were; train them again"
             )
             await self._store.fail_job(job_id, status="cancelled", error=error.to_dict())
         except ArtError as error:
+            if self._abandoned:
+                return
             logger.error("%s failed: %s", job_id, error)
             await self._store.fail_job(job_id, status="failed", error=error.to_dict())
         except Exception as error:  # the boundary of a job: a bug in one must not stop the queue

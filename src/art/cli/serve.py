@@ -1,0 +1,79 @@
+"""`art serve`: run a server in this terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from art.server.state import Gateway
+
+logger = logging.getLogger(__name__)
+
+
+def command(
+    path: Annotated[Path | None, typer.Option(help="Folder of the server [default: .art].")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on [default: 127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one [default: 7999].")] = None,
+    engine: Annotated[str | None, typer.Option(help="torch, or scripted for tests [default: torch].")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with settings.")] = None,
+    allow_remote: Annotated[
+        bool, typer.Option("--allow-remote", help="Permit a host that other machines reach (plain HTTP).")
+    ] = False,
+    allowed_host: Annotated[
+        list[str] | None, typer.Option(help="A name of this server behind a proxy; repeatable.")
+    ] = None,
+    stop_with_clients: Annotated[
+        bool, typer.Option("--stop-with-clients", help="Stop when no local program uses it any more.")
+    ] = False,
+) -> None:
+    """Serve models, record rollouts, train.
+
+    Examples:
+
+      art serve
+
+      art serve --path runs/weather --port 8000
+    """
+    from art.config.load import load_config
+    from art.errors import ConfigError
+    from art.server.lifetime import serve
+
+    flags: dict[str, dict[str, Any]] = {
+        "server": {
+            "path": path,
+            "host": host,
+            "port": port,
+            "allow_remote": allow_remote or None,
+            "allowed_hosts": tuple(allowed_host) if allowed_host else None,
+            "stop_with_clients": stop_with_clients or None,
+        },
+        "engine": {"kind": engine},
+    }
+    loaded = load_config(flags=flags, file=config)
+    if sys.platform != "linux":
+        raise ConfigError(
+            "art serve runs on Linux", hint="use a server on a Linux machine with RemoteBackend"
+        )
+    _log_to(loaded.server.path / "server" / "logs")
+    asyncio.run(serve(loaded.server, on_ready=_say_ready))
+
+
+def _log_to(folder: Path) -> None:
+    """Log to the terminal and to gateway.log."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handlers: list[logging.Handler] = [logging.StreamHandler(), logging.FileHandler(folder / "gateway.log")]
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+def _say_ready(gateway: Gateway) -> None:
+    typer.echo(f"art serve: {gateway.url}  folder {gateway.root}")
+    typer.echo(f"admin key: {gateway.root / 'server' / 'admin.key'}")

@@ -1,0 +1,210 @@
+"""The life of a server: take the folder and the port, start the parts, serve, stop in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import uvicorn
+
+from art.config.server import ServerConfig
+from art.errors import ArtError, InfraError
+from art.server.app import build_app
+from art.server.engines import EnginePool
+from art.server.folder import ServerFolder
+from art.server.jobs import Jobs
+from art.server.keys import Keys
+from art.server.listen import bind, url_of
+from art.server.recovery import recover
+from art.server.registration import Registration
+from art.server.sessions import Sessions
+from art.server.state import Gateway
+from art.server.trainers import WorkerTrainer
+from art.server.versions import Versions
+from art.store.store import Store
+from art.version import package_version
+
+logger = logging.getLogger(__name__)
+
+CLIENT_POLL_SECONDS = 1.0
+CLIENT_MISSES = (
+    2  # looks in a row without a client before the server stops: a program may just be changing over
+)
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without its signal handlers: stopping is this module's business."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Stop:
+    """Why and how firmly the server is asked to stop."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.forced = asyncio.Event()
+
+    def ask(self, why: str) -> None:
+        """The first time: stop in order. The second: now."""
+        if self.asked.is_set():
+            logger.warning("stopping at once (%s)", why)
+            self.forced.set()
+        else:
+            logger.info("stopping (%s); a training step in progress is finished first", why)
+            self.asked.set()
+
+    def on_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.ask, number.name)
+
+
+async def serve(settings: ServerConfig, *, on_ready: Callable[[Gateway], None]) -> None:
+    """Run a server until it is asked to stop. `on_ready` is called when it answers.
+
+    Conflict when a server has the folder, PortInUse, ConfigError; all before anything is started.
+    """
+    stop = Stop()
+    stop.on_signals()
+    folder = ServerFolder(settings.path)
+    folder.acquire()
+    try:
+        sock = bind(settings)
+        try:
+            async with _gateway(settings, folder, url_of(settings, sock)) as gateway:
+                await _answer(gateway, sock, stop, on_ready, folder)
+        finally:
+            sock.close()
+    finally:
+        folder.release()
+
+
+@asynccontextmanager
+async def _gateway(settings: ServerConfig, folder: ServerFolder, url: str) -> AsyncGenerator[Gateway, None]:
+    """All parts, started; stopped in reverse order."""
+    root: Path = folder.root
+    store = await Store.open(folder.server)
+    async with contextlib.AsyncExitStack() as parts:
+        parts.push_async_callback(store.close)
+        keys = Keys(store)
+        await keys.ensure_admin(folder.admin_key)
+        await recover(store)
+        engines = EnginePool(settings, root)
+        parts.push_async_callback(engines.stop)
+        trainer = WorkerTrainer(settings, root)
+        parts.push_async_callback(trainer.stop)
+        versions = Versions(store, engines)
+        await versions.load()
+        sessions = Sessions(store, versions, keys, url=url, max_waiting=settings.max_waiting_calls)
+        jobs = Jobs(settings, root, store=store, trainer=trainer, versions=versions)
+        registration = Registration(root, store=store, trainer=trainer, versions=versions, engines=engines)
+        gateway = Gateway(
+            settings=settings,
+            root=root,
+            url=url,
+            store=store,
+            keys=keys,
+            engines=engines,
+            trainer=trainer,
+            versions=versions,
+            sessions=sessions,
+            jobs=jobs,
+            registration=registration,
+        )
+        await jobs.start()
+        warm = asyncio.create_task(_warm(trainer), name="warm trainer")
+        try:
+            yield gateway
+        finally:
+            warm.cancel()
+            await asyncio.wait([warm])
+
+
+async def _warm(trainer: WorkerTrainer) -> None:
+    """Start the trainer before it is needed; what keeps it from starting is told to whoever needs it."""
+    try:
+        await trainer.warm()
+    except ArtError as error:
+        logger.error("the trainer did not start: %s", error)
+
+
+async def _answer(
+    gateway: Gateway,
+    sock: socket.socket,
+    stop: Stop,
+    on_ready: Callable[[Gateway], None],
+    folder: ServerFolder,
+) -> None:
+    settings = gateway.settings
+    http = HttpServer(
+        uvicorn.Config(
+            build_app(gateway),
+            access_log=False,
+            log_config=None,
+            lifespan="off",
+            server_header=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=int(settings.stop_seconds),
+        )
+    )
+    serving = asyncio.create_task(http.serve(sockets=[sock]), name="http")
+    asked = asyncio.create_task(stop.asked.wait(), name="stop")
+    watching = asyncio.create_task(_watch_clients(folder, stop), name="clients")
+    try:
+        await http.up.wait()
+        await asyncio.to_thread(folder.announce, url=gateway.url, version=package_version())
+        on_ready(gateway)
+        if not settings.stop_with_clients:
+            watching.cancel()
+        await asyncio.wait([serving, asked], return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            error = serving.exception()
+            raise InfraError("the HTTP server ended by itself", cause=str(error or "")) from error
+        await _finish_job(gateway.jobs, stop)
+        http.should_exit = True
+        forced = asyncio.create_task(stop.forced.wait(), name="force")
+        await asyncio.wait([serving, forced], return_when=asyncio.FIRST_COMPLETED)
+        http.force_exit = True
+        forced.cancel()
+        await serving
+    finally:
+        asked.cancel()
+        watching.cancel()
+
+
+async def _finish_job(jobs: Jobs, stop: Stop) -> None:
+    """Let the step in progress end; a second signal leaves it for the next start."""
+    stopping = asyncio.create_task(jobs.stop(), name="jobs-stop")
+    forced = asyncio.create_task(stop.forced.wait(), name="force")
+    await asyncio.wait([stopping, forced], return_when=asyncio.FIRST_COMPLETED)
+    if not stopping.done():
+        jobs.abandon()
+    await stopping
+    forced.cancel()
+
+
+async def _watch_clients(folder: ServerFolder, stop: Stop) -> None:
+    """Ask to stop when no living client holds its file any more."""
+    misses = 0
+    while misses < CLIENT_MISSES:
+        await asyncio.sleep(CLIENT_POLL_SECONDS)
+        held = await asyncio.to_thread(folder.clients_held)
+        misses = 0 if held else misses + 1
+    stop.ask("no client is left")
