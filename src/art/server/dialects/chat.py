@@ -17,7 +17,6 @@ from art.errors import ArtError, Conflict, DeadlineExceeded, InvalidInput
 from art.server.auth import Principal
 from art.server.calls import plan_call
 from art.server.capture import Completed
-from art.server.dialects import models
 from art.server.dialects.chat_answer import ChunkWriter, completion, replayed
 from art.server.dialects.chat_request import ChatRequest, parse_chat_request
 from art.server.generation import CallRun, Delta
@@ -34,12 +33,11 @@ MAX_ANSWERS = 256
 
 
 def routes() -> list[Route]:
-    """The inference routes of this dialect and the list of models."""
+    """The routes of this dialect."""
     path = "/v1/chat/completions"
     return [
         Route(path, chat_completions, methods=["POST"]),
         Route("/r/{rollout}" + path, chat_completions, methods=["POST"]),
-        *models.routes(),
     ]
 
 
