@@ -10,3 +10,5 @@ os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
 # Two cores are shared by gateway, engine, trainer and pytest.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Spinning threads of several processes starve each other (see art.config.environment).
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
