@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
 from itertools import islice
 
 from art.errors import InvalidInput
-from art.rollouts.gather import gather_trajectory_groups
-from art.rollouts.tasks import close_unstarted
-from art.trajectories import PendingGroup, TrajectoryGroup
+from art.rollouts.gather import close_groups, gather_trajectory_groups
+from art.trajectories import TrajectoryGroup
 
 
 async def trajectory_group_batches(
@@ -31,32 +30,30 @@ async def trajectory_group_batches(
         if value < 1:
             raise InvalidInput(f"{name} is {value}", hint="give at least 1")
     source = iter(groups)
-    for group in islice(source, skip_batches * batch_size):
-        close_unstarted(group.members if isinstance(group, PendingGroup) else [group])
+    close_groups(islice(source, skip_batches * batch_size))
+    running: deque[tuple[asyncio.Task[list[TrajectoryGroup]], list[object]]] = deque()
 
-    def start_next() -> asyncio.Task[list[TrajectoryGroup]] | None:
+    def start_next() -> bool:
         batch = list(islice(source, batch_size))
-        if not batch:
-            return None
-        work = gather_trajectory_groups(batch, max_exceptions=max_batch_exceptions, pbar_desc=pbar_desc)
-        return asyncio.get_running_loop().create_task(work)
+        if batch:
+            work = gather_trajectory_groups(batch, max_exceptions=max_batch_exceptions, pbar_desc=pbar_desc)
+            running.append((asyncio.get_running_loop().create_task(work), [*batch]))
+        return bool(batch)
 
-    running: deque[asyncio.Task[list[TrajectoryGroup]]] = deque()
     try:
         while True:
-            while len(running) < max_concurrent_batches:
-                task = start_next()
-                if task is None:
-                    break
-                running.append(task)
+            while len(running) < max_concurrent_batches and start_next():
+                pass
             if not running:
                 return
-            yield await running[0]
+            yield await running[0][0]
             running.popleft()
     finally:
-        for task in running:
+        for task, _ in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*(task for task, _ in running), return_exceptions=True)
+        for _, batch in running:
+            close_groups(batch)
         _close_rest(source)
 
 
@@ -66,5 +63,4 @@ def _close_rest(source: Iterator[Awaitable[TrajectoryGroup] | TrajectoryGroup]) 
     if close is not None:
         close()
         return
-    for group in source:
-        close_unstarted(group.members if isinstance(group, PendingGroup) else [group])
+    close_groups(source)

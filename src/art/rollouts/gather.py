@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from statistics import fmean
 from typing import Any, TypeAlias
 
@@ -36,24 +35,29 @@ async def gather_trajectory_groups(
     shown; `pbar_desc=None` shows nothing. `pbar_total_completion_tokens` is accepted and shows nothing more.
     """
     members = list(groups)
-    _require_awaitables(members, TrajectoryGroup, "gather_trajectory_groups")
-    with _shown(pbar_desc, max_metrics) as progress:
-        gathering = Gathering(
-            max_exceptions=max_exceptions,
-            max_concurrency=max_concurrency,
-            on_trajectory=progress.done,
-            on_expect=progress.expect,
-        )
-        for member in members:
-            if not isinstance(member, PendingGroup):
-                gathering.tolerance.expect_unknown()
-        try:
-            results = await all_or_cancel([_run_group(member, gathering, after_each) for member in members])
-        finally:
+    try:
+        _require_awaitables(members, TrajectoryGroup, "gather_trajectory_groups")
+        with GatherProgress(pbar_desc, max_metrics=max_metrics) as progress:
+            gathering = Gathering(
+                max_exceptions=max_exceptions,
+                max_concurrency=max_concurrency,
+                on_trajectory=progress.done,
+                on_expect=progress.expect,
+            )
             for member in members:
-                close_unstarted(member.members if isinstance(member, PendingGroup) else [member])
-        gathering.tolerance.check()
+                if not isinstance(member, PendingGroup):
+                    gathering.tolerance.expect_unknown()
+            results = await all_or_cancel([_run_group(member, gathering, after_each) for member in members])
+            gathering.tolerance.check()
+    finally:
+        close_groups(members)
     return [group for result in results for group in result]
+
+
+def close_groups(groups: Iterable[object]) -> None:
+    """Close the coroutines of groups that will not run any more; those that ran are left as they are."""
+    for group in groups:
+        close_unstarted(group.members if isinstance(group, PendingGroup) else [group])
 
 
 async def _run_group(
@@ -97,16 +101,19 @@ async def gather_trajectories(
     of its trajectory; one more cancels the others and is raised. See `gather_trajectory_groups`.
     """
     members = list(trajectories)
-    _require_awaitables(members, Trajectory, "gather_trajectories")
-    with _shown(pbar_desc, max_metrics) as progress:
-        gathering = Gathering(
-            max_exceptions=max_exceptions,
-            max_concurrency=max_concurrency,
-            on_trajectory=progress.done,
-            on_expect=progress.expect,
-        )
-        gathering.expect(len(members))
-        results = await run_members(members, gathering)
+    try:
+        _require_awaitables(members, Trajectory, "gather_trajectories")
+        with GatherProgress(pbar_desc, max_metrics=max_metrics) as progress:
+            gathering = Gathering(
+                max_exceptions=max_exceptions,
+                max_concurrency=max_concurrency,
+                on_trajectory=progress.done,
+                on_expect=progress.expect,
+            )
+            gathering.expect(len(members))
+            results = await run_members(members, gathering)
+    finally:
+        close_unstarted(members)
     for trajectory in flatten(results):
         if isinstance(trajectory, Trajectory):
             record_metrics(trajectory)
@@ -130,12 +137,7 @@ def record_metrics(trajectory: Trajectory) -> None:
 def _require_awaitables(members: Sequence[object], ready: type, function: str) -> None:
     wrong = [member for member in members if not isinstance(member, Awaitable | ready)]
     if wrong:
-        close_unstarted(members)
         raise InvalidInput(
             f"{function} was given a {type(wrong[0]).__name__}",
             hint="give coroutines: `rollout(model, scenario) for scenario in ...`, without awaiting them",
         )
-
-
-def _shown(description: str | None, max_metrics: int | None) -> AbstractContextManager[GatherProgress]:
-    return GatherProgress(description, max_metrics=max_metrics)
