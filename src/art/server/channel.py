@@ -123,7 +123,9 @@ class Channel:
         self, waiting: asyncio.Queue[Message | ArtError], method: str, silence: float
     ) -> Message | ArtError:
         try:
-            return await asyncio.wait_for(waiting.get(), silence)
+            # Not wait_for: in Python 3.11 it swallows a cancellation that comes together with a message.
+            async with asyncio.timeout(silence):
+                return await waiting.get()
         except TimeoutError:
             raise DeadlineExceeded(
                 f"the {self._name} did not answer {method!r} within {silence:.0f} s",
