@@ -13,7 +13,8 @@ from starlette.routing import BaseRoute
 
 from art.errors import ArtError, InfraError, InvalidInput, NotFound
 from art.server import api_health, api_jobs, api_models, api_rollouts
-from art.server.dialects import chat, models
+from art.server.dialects.chat import routes as chat_routes
+from art.server.dialects.models import routes as model_routes
 from art.server.endpoint import ApiRoute, starlette_route
 from art.server.guard import Guard
 from art.server.responses import error_response, is_openai_path
@@ -36,7 +37,7 @@ def api_routes() -> list[ApiRoute]:
 def build_app(gateway: Gateway) -> Starlette:
     """The application over one gateway. Starting and stopping the gateway is not its business."""
     table: list[BaseRoute] = [starlette_route(route) for route in api_routes()]
-    table += [*chat.routes(), *models.routes()]
+    table += [*chat_routes(), *model_routes()]
     app = Starlette(
         routes=table,
         middleware=[Middleware(Guard, gateway=gateway)],

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +228,7 @@ class Jobs:
         assert job.batch is not None, "a started job has its place"
         if outcome.published and outcome.checkpoint is not None:
             await self._publish(entry, job.info.job_id, outcome)
-        result, outcomes = conclude(job, outcome)
+        result, outcomes = conclude(job, outcome, self._choices(job, entry))
         await self._store.complete_job(job.info.job_id, result, outcomes)
         entry.row = entry.row.model_copy(update={"batch": max(entry.row.batch, job.batch)})
         await self.retention.apply(entry)
@@ -275,6 +275,15 @@ class Jobs:
             with contextlib.suppress(asyncio.CancelledError):
                 await writer
 
+    @staticmethod
+    def _choices(job: JobRow, entry: ModelEntry) -> list[str]:
+        """Automatic choices that this side made, with their reasons."""
+        if job.spec.config.learning_rate is not None or not job.spec.groups:
+            return []
+        size = entry.row.base.parameters
+        rate = default_learning_rate(size)
+        return [f"learning_rate {rate:g}: chosen for a model of {size / 1e6:.3g} million parameters"]
+
     async def _publish(self, entry: ModelEntry, job_id: str, outcome: TrainOutcome) -> None:
         """Make a finished checkpoint the latest; one that the engine refuses is deleted, and the job fails."""
         checkpoint = outcome.checkpoint
@@ -303,7 +312,7 @@ def resolve_config(spec: JobSpec, model: ModelRow) -> ResolvedTrainConfig:
     return ResolvedTrainConfig(**values)
 
 
-def conclude(job: JobRow, outcome: TrainOutcome) -> tuple[JobResult, Outcomes]:
+def conclude(job: JobRow, outcome: TrainOutcome, notes: Sequence[str] = ()) -> tuple[JobResult, Outcomes]:
     """What the job answers, and what becomes true in the store together with it."""
     told = {item.rollout_id: item for item in outcome.rollouts}
     statuses: dict[str, RolloutChange] = {}
@@ -336,7 +345,7 @@ def conclude(job: JobRow, outcome: TrainOutcome) -> tuple[JobResult, Outcomes]:
         checkpoint_path=outcome.checkpoint.path if outcome.checkpoint is not None else None,
         metrics=outcome.metrics,
         trajectories=trajectories,
-        notes=[*job.spec.notes, *outcome.notes],
+        notes=[*job.spec.notes, *notes, *outcome.notes],
     )
     fates = [*job.spec.fates, *outcome.fates]
     return result, Outcomes(rollouts=list(statuses.values()), choices=fates)
