@@ -35,9 +35,9 @@ from art.types.tokens import CallRecord
 
 
 class Wire(BaseModel):
-    """Requests refuse unknown fields; a misspelt option is an error and not a surprise."""
+    """Requests refuse unknown fields and numbers that are none; a misspelt option is no surprise but an error."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 # -- health
