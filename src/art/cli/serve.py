@@ -18,10 +18,10 @@ logger = logging.getLogger(__name__)
 
 def command(
     *,
-    path: Annotated[Path | None, typer.Option(help="Folder of the server [default: .art].")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on [default: 127.0.0.1].")] = None,
-    port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one [default: 7999].")] = None,
-    engine: Annotated[str | None, typer.Option(help="torch, or scripted for tests [default: torch].")] = None,
+    path: Annotated[Path | None, typer.Option(help="Folder of the server (default: .art).")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (default: 127.0.0.1).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one (default: 7999).")] = None,
+    engine: Annotated[str | None, typer.Option(help="torch, or scripted for tests (default: torch).")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with settings.")] = None,
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Permit a host that other machines reach (plain HTTP).")
