@@ -103,7 +103,8 @@ class Blocks:
         # One maximum for the whole row: a block far below it has no probability that float32 could show.
         self._weight_B_N_W = (blocks_B_N_W - maximum_B[:, None, None]).exp_()
         self._block_weight_B_N = self._weight_B_N_W.sum(dim=2).double()
-        self.logsumexp_B = (maximum_B.double() + self._block_weight_B_N.sum(dim=1).log()).float()
+        # In float64: the difference of a large logit and a large sum is a log-probability.
+        self.logsumexp_B = maximum_B.double() + self._block_weight_B_N.sum(dim=1).log()
 
     def draw(self, u_B_2: Tensor) -> Tensor:
         """A token per row by inverse transform in two stages."""
@@ -145,7 +146,7 @@ def _top(logits_V: Tensor, logsumexp: Tensor, count: int) -> list[tuple[int, flo
     if not count:
         return []
     best, tokens = logits_V.topk(min(count, len(logits_V)))
-    return list(zip(tokens.tolist(), (best - logsumexp).clamp(max=0.0).tolist(), strict=True))
+    return list(zip(tokens.tolist(), (best.double() - logsumexp).clamp(max=0.0).tolist(), strict=True))
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
