@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from art.errors import ArtError, InfraError, InvalidInput, NotFound
-from art.server import api_health, api_jobs, api_models, api_rollouts
+from art.server import api_health, api_jobs, api_keys, api_models, api_rollouts
 from art.server.dialects.chat import routes as chat_routes
 from art.server.dialects.models import routes as model_routes
 from art.server.endpoint import ApiRoute, starlette_route
@@ -31,7 +31,7 @@ class MethodNotAllowed(InvalidInput):
 
 def api_routes() -> list[ApiRoute]:
     """The whole control API."""
-    return api_health.routes([*api_models.ROUTES, *api_rollouts.ROUTES, *api_jobs.ROUTES])
+    return api_health.routes([*api_models.ROUTES, *api_rollouts.ROUTES, *api_jobs.ROUTES, *api_keys.ROUTES])
 
 
 def build_app(gateway: Gateway) -> Starlette:

@@ -9,7 +9,7 @@ import secrets
 import time
 from pathlib import Path
 
-from art.errors import ConfigError
+from art.errors import ConfigError, NotFound
 from art.server.auth import Principal
 from art.store.records import KeyRow, Role
 from art.store.store import Store
@@ -40,6 +40,18 @@ class Keys:
         label: str = "",
     ) -> str:
         """A new token, shown this once. `expires` is a Unix time, None is never."""
+        return (await self.create_row(role, project, rollout_id, expires, label=label))[0]
+
+    async def create_row(
+        self,
+        role: Role,
+        project: str | None = None,
+        rollout_id: str | None = None,
+        expires: float | None = None,
+        *,
+        label: str = "",
+    ) -> tuple[str, KeyRow]:
+        """As `create`, with what is kept of the key."""
         key_id = secrets.token_hex(6)
         token = f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
         row = KeyRow(
@@ -53,7 +65,18 @@ class Keys:
         )
         await self._store.put_key(row)
         self._remember(row)
-        return token
+        return token, row
+
+    async def revoke(self, key_id: str) -> KeyRow:
+        """End a key at once. NotFound when there is none; revoking twice changes nothing."""
+        row = await self._store.get_key(key_id)
+        if row is None:
+            raise NotFound(f"there is no key {key_id}", hint="GET /api/v1/keys lists them")
+        if row.revoked_at is None:
+            row = row.model_copy(update={"revoked_at": time.time()})
+            await self._store.put_key(row)
+        self._cache.pop(key_id, None)
+        return row
 
     async def authenticate(self, token: str) -> Principal | None:
         """The principal of a token, or None when it is unknown, expired or revoked."""

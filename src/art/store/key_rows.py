@@ -18,6 +18,12 @@ def get_key(conn: Conn, key_id: str) -> KeyRow | None:
     return None if row is None else KeyRow.model_validate(dict(row))
 
 
+def list_keys(conn: Conn) -> list[KeyRow]:
+    """Oldest first, without the keys of single rollouts."""
+    found = rows(conn, "SELECT * FROM keys WHERE rollout_id IS NULL ORDER BY created_at")
+    return [KeyRow.model_validate(dict(row)) for row in found]
+
+
 def drop_expired(conn: Conn) -> int:
     """Delete keys that have expired; the number of them."""
     return conn.execute("DELETE FROM keys WHERE expires_at < ?", (time.time(),)).rowcount

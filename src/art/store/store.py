@@ -315,6 +315,10 @@ class Store:
     async def get_key(self, key_id: str) -> KeyRow | None:
         return await self._db.read(lambda conn: key_rows.get_key(conn, key_id))
 
+    async def list_keys(self) -> list[KeyRow]:
+        """Oldest first, without the keys of single rollouts."""
+        return await self._db.read(key_rows.list_keys)
+
     async def drop_expired_keys(self) -> int:
         return await self._db.write(key_rows.drop_expired)
 

@@ -18,6 +18,9 @@ Routes (role that may call it):
     GET    /api/v1/jobs/{id}                                train           -> JobInfo
     GET    /api/v1/jobs/{id}/events                         train           SSE of JobEvent; `Last-Event-ID` resumes
     POST   /api/v1/jobs/{id}/cancel                         train           -> JobInfo
+    POST   /api/v1/keys              CreateKey              admin           -> CreatedKey
+    GET    /api/v1/keys                                     admin           -> KeyList
+    DELETE /api/v1/keys/{id}                                admin           -> KeyInfo        (idempotent)
 Inference: POST /v1/chat/completions and GET /v1/models, also under /r/{rollout}/v1/.
 Errors: {"error": {"code", "message", "cause", "hint"}} on the control API; OpenAI's shape plus `code` on /v1.
 """
@@ -298,3 +301,37 @@ class JobEvent(BaseModel):
     type: Literal["queued", "started", "progress", "restarted", "succeeded", "failed", "cancelled", "note"]
     time: float
     data: dict[str, Any] = Field(default_factory=dict)
+
+
+# -- keys
+
+
+class CreateKey(Wire):
+    role: Literal["infer", "rollout", "train", "admin"]
+    project: str | None = None
+    """The only project the key sees; None is every project."""
+    expires_in_seconds: float | None = Field(None, gt=0)
+    label: str = Field("", max_length=200)
+    """For people."""
+
+
+class KeyInfo(BaseModel):
+    key_id: str
+    role: str
+    project: str | None = None
+    rollout_id: str | None = None
+    label: str = ""
+    created_at: float
+    expires_at: float | None = None
+    revoked_at: float | None = None
+
+
+class CreatedKey(BaseModel):
+    key: str
+    """The secret, shown this once."""
+    info: KeyInfo
+
+
+class KeyList(BaseModel):
+    keys: list[KeyInfo]
+    """Without the keys of single rollouts."""

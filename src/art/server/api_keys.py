@@ -1,0 +1,55 @@
+"""Keys for people and programs, with narrower rights than the admin key."""
+
+from __future__ import annotations
+
+import time
+
+from art.errors import Conflict
+from art.server.endpoint import ApiCall, ApiRoute
+from art.server.keys import ADMIN_KEY_ID
+from art.store.records import KeyRow, Role
+from art.types import wire
+
+
+async def create(call: ApiCall) -> wire.CreatedKey:
+    request = call.body(wire.CreateKey)
+    seconds = request.expires_in_seconds
+    key, row = await call.gateway.keys.create_row(
+        Role(request.role),
+        request.project,
+        expires=None if seconds is None else time.time() + seconds,
+        label=request.label,
+    )
+    return wire.CreatedKey(key=key, info=_info(row))
+
+
+async def list_keys(call: ApiCall) -> wire.KeyList:
+    return wire.KeyList(keys=[_info(row) for row in await call.gateway.store.list_keys()])
+
+
+async def revoke(call: ApiCall) -> wire.KeyInfo:
+    """The key ends at once. The admin key cannot be revoked: it is the way back in."""
+    key_id = call.param("key_id")
+    if key_id == ADMIN_KEY_ID:
+        raise Conflict(
+            "the admin key cannot be revoked",
+            hint="stop the server, delete server/admin.key, start again: a new one is made",
+        )
+    return _info(await call.gateway.keys.revoke(key_id))
+
+
+def _info(row: KeyRow) -> wire.KeyInfo:
+    return wire.KeyInfo.model_validate(row.model_dump(exclude={"sha256"}))
+
+
+ROUTES = [
+    ApiRoute(
+        "POST", "/api/v1/keys", Role.ADMIN, create, "Make a key; it is shown this once",
+        request=wire.CreateKey, response=wire.CreatedKey, changes=True,
+    ),
+    ApiRoute("GET", "/api/v1/keys", Role.ADMIN, list_keys, "All keys but those of rollouts", response=wire.KeyList),
+    ApiRoute(
+        "DELETE", "/api/v1/keys/{key_id}", Role.ADMIN, revoke, "Revoke a key; idempotent",
+        response=wire.KeyInfo, changes=True,
+    ),
+]  # fmt: skip
