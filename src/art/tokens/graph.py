@@ -65,9 +65,8 @@ class TokenGraph:
             ]
             if nodes:
                 wanted = [call.id for call in messages[depth - 1].tool_calls]
-                best = max(nodes, key=lambda n: _ids(n) == wanted)
-                newest = next(n for n in reversed(nodes) if _ids(n) == _ids(best))
-                return Match(node=newest, depth=depth)
+                meant = [node for node in nodes if _ids(node) == wanted]
+                return Match(node=(meant or nodes)[-1], depth=depth)
         return Match(node=None, depth=0)
 
     def branch_for(self, node: Node | None) -> int:

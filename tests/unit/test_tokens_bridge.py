@@ -1,0 +1,280 @@
+"""Earlier turns stay the exact tokens they were, for any template that can be proved to allow it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tokens_kit as kit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from art.errors import ConfigError
+from art.tokens.bridge import prove, suffix_text, tail_tokens
+from art.tokens.graph import Node, TokenGraph, next_digest
+from art.tokens.prompt import Prompt, build_prompt
+from art.tokens.renderer import Renderer
+from art.types.messages import FunctionCall, Message, Tool, ToolCall
+
+TEXT = st.text(alphabet=st.sampled_from("ab Zé你🙂\n<>|{}\"'.?"), max_size=12)
+NAMES = ["smollm2", "hermes"]
+RENDERERS = {
+    (name, kind): make(name)
+    for name in NAMES
+    for kind, make in (("bpe", kit.renderer), ("bytes", kit.byte_renderer))
+}
+
+
+class Session:
+    """A conversation as the gateway keeps it: prompts built from memory, completions sampled by a test."""
+
+    def __init__(self, renderer: Renderer, tools: tuple[Tool, ...] = ()) -> None:
+        self.renderer = renderer
+        self.tools = tools
+        self.graph = TokenGraph()
+        self.calls = 0
+
+    def prompt(self, messages: list[Message], **options: Any) -> Prompt:
+        return build_prompt(self.renderer, self.graph, messages, tools=self.tools, **options)
+
+    def sample(self, prompt: Prompt, depth: int, message: Message, token_ids: list[int]) -> Node:
+        node = Node(
+            digest=next_digest(prompt.digest, message),
+            parent=prompt.node,
+            depth=depth + 1,
+            message=message,
+            tokens=np.asarray(prompt.token_ids + token_ids, dtype=np.int32),
+            call_id=f"c{self.calls}",
+            choice=0,
+            branch=self.graph.branch_for(prompt.node),
+        )
+        self.calls += 1
+        self.graph.add(node)
+        return node
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> list[tuple[Message, list[int] | None, list[Message]]]:
+    """Turns of (assistant's message, odd sampled tokens or None for the text's own, messages that follow)."""
+    out = []
+    for _ in range(draw(st.integers(1, 4))):
+        calls: list[tuple[str, str]] = []
+        if draw(st.booleans()):
+            calls = [("get_weather", '{"city": "Paris", "n": 1}')] * draw(st.integers(1, 2))
+        message = kit.assistant(draw(TEXT) or None, *calls)
+        odd = draw(st.one_of(st.none(), st.lists(st.integers(0, 255), min_size=1, max_size=6)))
+        if calls:
+            after = [kit.tool(draw(TEXT), f"call_{i}") for i in range(len(calls))]
+            after += [kit.user(draw(TEXT))] if draw(st.booleans()) else []
+        else:
+            after = [kit.user(draw(TEXT))]
+        out.append((message, odd, after))
+    return out
+
+
+def returned(message: Message, loosely: bool) -> Message:
+    """The assistant's message as a client sends it back: other ids, other white space and key order."""
+    calls = tuple(
+        ToolCall(
+            id=f"mine_{i}", function=FunctionCall(name=call.function.name, arguments='{"n":1,"city":"Paris"}')
+        )
+        for i, call in enumerate(message.tool_calls)
+    )
+    return message.model_copy(update={"tool_calls": calls}) if loosely else message
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    conversation=turns(),
+    first=TEXT,
+    start=st.booleans(),
+    ended=st.booleans(),
+    loosely=st.booleans(),
+    name=st.sampled_from(NAMES),
+    kind=st.sampled_from(["bpe", "bytes"]),
+    with_tools=st.booleans(),
+)
+def test_every_prompt_starts_with_the_one_before_and_what_was_sampled(
+    conversation: list[tuple[Message, list[int] | None, list[Message]]],
+    first: str,
+    start: bool,
+    ended: bool,
+    loosely: bool,
+    name: str,
+    kind: str,
+    with_tools: bool,
+) -> None:
+    renderer = RENDERERS[name, kind]
+    (stop,) = renderer.tokenizer.stop_token_ids
+    session = Session(renderer, (kit.WEATHER,) if with_tools else ())
+    messages = [kit.system("Be brief."), kit.user(first)] if start else [kit.user(first)]
+    known: list[int] = []
+    for message, odd, after in conversation:
+        prompt = session.prompt(messages)
+        assert prompt.token_ids[: len(known)] == known
+        assert prompt.reused == len(known)
+        sampled = list(odd) if odd is not None else renderer.tokenizer.encode(message.text)
+        sampled += [stop] if ended or not sampled else []
+        session.sample(prompt, len(messages), message, sampled)
+        known = prompt.token_ids + sampled
+        messages = [*messages, returned(message, loosely), *after]
+    assert session.prompt(messages).token_ids[: len(known)] == known
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    texts=st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=4),
+    name=st.sampled_from(NAMES),
+    kind=st.sampled_from(["bpe", "bytes"]),
+    ended=st.booleans(),
+)
+def test_the_bridge_says_what_the_template_says(
+    texts: list[tuple[str, str]], name: str, kind: str, ended: bool
+) -> None:
+    """For completions that are their text's own tokens, bridging equals rendering the whole conversation."""
+    renderer = RENDERERS[name, kind]
+    (stop,) = renderer.tokenizer.stop_token_ids
+    session = Session(renderer)
+    messages = [kit.user("First")]
+    for answer, question in texts:
+        prompt = session.prompt(messages)
+        message = kit.assistant(answer)
+        sampled = renderer.tokenizer.encode(answer) + ([stop] if ended or not answer else [])
+        session.sample(prompt, len(messages), message, sampled)
+        messages = [*messages, message, kit.user(question)]
+    assert session.prompt(messages).token_ids == renderer.tokens(messages)
+
+
+def test_unknown_history_is_rendered_anew_and_never_realigned() -> None:
+    session = Session(RENDERERS["hermes", "bpe"])
+    first = session.prompt([kit.user("a")])
+    session.sample(first, 1, kit.assistant("b"), [5, 6, 7])
+    changed = [kit.user("a"), kit.assistant("B"), kit.user("c")]
+    prompt = session.prompt(changed)
+    assert prompt.node is None
+    assert prompt.reused == 0
+    assert prompt.token_ids == session.renderer.tokens(changed)
+    # Other tools, or other options of the template, are another conversation.
+    same = [kit.user("a"), kit.assistant("b"), kit.user("c")]
+    assert session.prompt(same).node is not None
+    assert session.prompt(same, options={"enable_thinking": False}).node is None
+    session.tools = (kit.WEATHER,)
+    assert session.prompt(same).node is None
+
+
+def test_branches_are_numbered_as_they_fork() -> None:
+    session = Session(RENDERERS["hermes", "bpe"])
+    base = [kit.user("a")]
+    first = session.sample(session.prompt(base), 1, kit.assistant("b"), [5])
+    longer = [*base, kit.assistant("b"), kit.user("c")]
+    main = session.sample(session.prompt(longer), 3, kit.assistant("d"), [6])
+    fork = session.sample(session.prompt([*longer[:2], kit.user("x")]), 3, kit.assistant("y"), [7])
+    again = session.sample(session.prompt(base), 1, kit.assistant("z"), [8])
+    after = session.prompt([*longer[:2], kit.user("x"), kit.assistant("y"), kit.user("more")])
+    assert [first.branch, main.branch, fork.branch, again.branch] == [0, 0, 1, 2]
+    assert after.node is fork
+    assert session.graph.branch_for(after.node) == 1
+
+
+def test_returned_call_ids_tell_equal_choices_apart() -> None:
+    session = Session(RENDERERS["hermes", "bpe"], (kit.WEATHER,))
+    base = [kit.user("a")]
+    prompt = session.prompt(base)
+    nodes = []
+    for number in range(3):
+        call = ToolCall(id=f"id_{number}", function=FunctionCall(name="get_weather", arguments="{}"))
+        message = Message(role="assistant", content=None, tool_calls=(call,))
+        nodes.append(session.sample(prompt, 1, message, [number]))
+    for node in nodes:
+        found = session.prompt([*base, node.message, kit.tool("sunny", node.message.tool_calls[0].id)])
+        assert found.node is node
+    stranger = nodes[0].message.model_copy(
+        update={"tool_calls": (ToolCall(id="lost", function=FunctionCall(name="get_weather")),)}
+    )
+    assert session.prompt([*base, stranger, kit.tool("sunny")]).node is nodes[-1]
+
+
+def test_reasoning_may_be_dropped_but_not_changed() -> None:
+    session = Session(RENDERERS["hermes", "bpe"])
+    thought = Message(role="assistant", content="b", reasoning="because")
+    node = session.sample(session.prompt([kit.user("a")]), 1, thought, [5, 6])
+    for reasoning, known in ((None, True), ("because", True), ("otherwise", False)):
+        sent = thought.model_copy(update={"reasoning": reasoning})
+        assert (session.prompt([kit.user("a"), sent, kit.user("c")]).node is node) == known
+
+
+def test_history_policy_template_serves_what_the_template_gives() -> None:
+    session = Session(RENDERERS["hermes", "bpe"])
+    node = session.sample(session.prompt([kit.user("a")]), 1, kit.assistant("b"), [5, 6, 7])
+    messages = [kit.user("a"), kit.assistant("b"), kit.user("c")]
+    prompt = session.prompt(messages, history="template")
+    assert prompt.token_ids == session.renderer.tokens(messages)
+    assert prompt.node is node
+    assert 0 < prompt.reused < len(node.tokens)
+
+
+# -- the proof
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stable_templates_are_proved_with_tools_and_without(name: str) -> None:
+    proof = prove(kit.renderer(name))
+    assert proof.tools_refused == ""
+    assert proof.notes == []
+    assert proof.stop_token_ids == kit.tokenizer().stop_token_ids
+
+
+def test_a_template_that_forgets_is_refused_with_the_place() -> None:
+    with pytest.raises(ConfigError) as caught:
+        prove(kit.renderer("forgetful"))
+    assert "rendered differently once more follows" in caught.value.cause
+    assert "First question?" in caught.value.cause
+    assert 'history="template"' in caught.value.hint
+
+
+def test_a_template_that_rewrites_earlier_answers_is_refused() -> None:
+    source = kit.template("smollm2").replace(
+        "message['content']", "(message['content'] if loop.last or message.role != 'assistant' else 'said')"
+    )
+    with pytest.raises(ConfigError, match="keep earlier turns"):
+        prove(Renderer(kit.tokenizer(), source))
+
+
+def test_a_template_that_drops_its_own_opening_is_noted() -> None:
+    source = kit.template("smollm2").replace("assistant\n' }}{% endif", "assistant\n<think>\n' }}{% endif")
+    proof = prove(Renderer(kit.tokenizer(), source))
+    assert any("<think>" in note and "stay as served" in note for note in proof.notes)
+
+
+def test_a_template_without_a_tool_role_serves_no_tools() -> None:
+    proof = prove(kit.renderer("bracket"))
+    assert "Only user and assistant roles" in proof.tools_refused
+
+
+def test_the_end_of_turn_of_the_template_is_a_stop_token() -> None:
+    ours = kit.renderer("smollm2", eos=kit.EOS)  # as base models do: eos is not what the template writes
+    proof = prove(ours)
+    assert proof.stop_token_ids == {
+        ours.tokenizer.token_id(kit.EOS),
+        ours.tokenizer.token_id(kit.END),
+    }
+    assert any(kit.END in note for note in proof.notes)
+
+
+def test_white_space_before_the_end_of_a_turn_is_not_written_twice() -> None:
+    ours = kit.renderer("bracket")
+    history, tail = [kit.user("a"), kit.assistant("b")], [kit.user("c")]
+    assert suffix_text(ours, history, tail) == " <|im_end|>[INST] c [/INST]"
+    (stop,) = ours.tokenizer.stop_token_ids
+    rest = ours.tokenizer.encode("[INST] c [/INST]")
+    assert tail_tokens(ours, history, tail, last_token=stop) == rest
+    assert tail_tokens(ours, history, tail, last_token=rest[0]) == ours.tokenizer.encode(
+        " <|im_end|>[INST] c [/INST]"
+    )
+
+
+def test_a_message_that_holds_the_mark_does_not_confuse_the_bridge() -> None:
+    ours = kit.renderer("smollm2")
+    history, tail = [kit.user("ART0MARK ART1MARK"), kit.assistant("b")], [kit.user("ART0MARK")]
+    assert suffix_text(ours, history, tail).count("ART0MARK") == 1
