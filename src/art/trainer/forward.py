@@ -68,7 +68,7 @@ def make_row(choices: Sequence[SampledChoice], device: torch.device) -> Row:
         target=torch.from_numpy(trie.target).to(device),
         temperature=temperatures[torch.from_numpy(trie.choice)].to(device),
         owner=torch.from_numpy(trie.choice),
-        blocks=attention.plan_blocks(trie.segments),
+        blocks=attention.plan_blocks(trie, device=device),
     )
 
 
