@@ -53,11 +53,15 @@ TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "get_weather",
-        "description": "The current weather of a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
     },
 }
-SYSTEM = "You tell people the weather. You do not know it yourself: call get_weather first, then answer."
+SYSTEM = "Call get_weather for every question about the weather, then say what it answered."
+EXAMPLES = (
+    ("Atlantis", "windless", "How is it in Atlantis?"),
+    ("Avalon", "rosy", "Do I need a coat in Avalon?"),
+)
+"""Worked examples in the prompt: city, weather, question. Without one the base model never calls the tool."""
 
 
 def scenarios(seed: int, train: int, held_out: int) -> tuple[list[Scenario], list[Scenario]]:
@@ -73,17 +77,18 @@ def scenarios(seed: int, train: int, held_out: int) -> tuple[list[Scenario], lis
 
 
 def opening(city: str) -> list[dict[str, Any]]:
-    """The agent's prompt: its role, one worked example, the question."""
-    function = {"name": "get_weather", "arguments": json.dumps({"city": "Atlantis"})}
-    call = {"id": "call_example", "type": "function", "function": function}
-    return [
-        {"role": "system", "content": SYSTEM},
-        {"role": "user", "content": "What is the weather in Atlantis?"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call_example", "content": "windless"},
-        {"role": "assistant", "content": "It is windless."},
-        {"role": "user", "content": f"What is the weather in {city}?"},
-    ]
+    """The agent's prompt: its role, the worked examples, the question."""
+    turns: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
+    for number, (example, weather, question) in enumerate(EXAMPLES):
+        function = {"name": "get_weather", "arguments": json.dumps({"city": example})}
+        call = {"id": f"example_{number}", "type": "function", "function": function}
+        turns += [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": weather},
+            {"role": "assistant", "content": f"It is {weather}."},
+        ]
+    return [*turns, {"role": "user", "content": f"What is the weather in {city}?"}]
 
 
 async def agent(client: AsyncOpenAI, model: str, scenario: Scenario) -> Turns:
