@@ -13,6 +13,8 @@ from art.types import wire
 
 async def create(call: ApiCall) -> wire.CreatedKey:
     request = call.body(wire.CreateKey)
+    if call.principal.project is not None:  # a project's admin makes keys of that project alone
+        call.principal.require_project(request.project or "every project")
     seconds = request.expires_in_seconds
     key, row = await call.gateway.keys.create_row(
         Role(request.role),
@@ -24,7 +26,9 @@ async def create(call: ApiCall) -> wire.CreatedKey:
 
 
 async def list_keys(call: ApiCall) -> wire.KeyList:
-    return wire.KeyList(keys=[_info(row) for row in await call.gateway.store.list_keys()])
+    mine = call.principal.project
+    rows = await call.gateway.store.list_keys()
+    return wire.KeyList(keys=[_info(row) for row in rows if mine is None or row.project == mine])
 
 
 async def revoke(call: ApiCall) -> wire.KeyInfo:
@@ -35,6 +39,9 @@ async def revoke(call: ApiCall) -> wire.KeyInfo:
             "the admin key cannot be revoked",
             hint="stop the server, delete server/admin.key, start again: a new one is made",
         )
+    row = await call.gateway.store.get_key(key_id)
+    if row is not None and call.principal.project is not None:
+        call.principal.require_project(row.project or "every project")
     return _info(await call.gateway.keys.revoke(key_id))
 
 
