@@ -74,9 +74,10 @@ def plan_call(
 ) -> CallPlan:
     """Decide prompt, parameters and seeds of a call.
 
-    PromptTooLong with the numbers, LimitReached, UnsupportedOption, InvalidInput with the template's reason.
+    PromptTooLong with the numbers, LimitReached, Overloaded, UnsupportedOption, InvalidInput with the template's reason.
     """
     session, entry = located.session, located.entry
+    sessions.check_room()  # before the call counts against the rollout's limits
     sampling = resolve_sampling(request.asked, session.rule)
     if request.tools and entry.proof.tools_refused:
         raise InvalidInput(
@@ -150,7 +151,7 @@ def _announce(sessions: Sessions, session: Session, sampling: ResolvedSampling) 
     """Say once per kind of session which of the caller's values are not followed."""
     for override in sampling.overrides:
         sessions.announce(
-            f"{session.row.purpose.value} {session.rule}",
+            f"{session.row.purpose.value} {session.rule} {override.name}",
             f"in training sessions {override.name}={override.asked!r} is sampled as {override.used!r}"
             ' (sampling="caller" switches this off)',
         )

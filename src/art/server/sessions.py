@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 MAX_IMPLICIT = 4096
 """Sessions without an owner kept in memory; the one unused longest makes room. Its calls stay in the store."""
+KEY_SECONDS = 7 * 24 * 3600.0
+"""Life of a rollout's key: longer than any rollout, so that the table of keys does not grow for ever."""
 IMPLICIT_REASON = "kept together by its calls' history; no client opened it, so none ends it"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -134,7 +136,7 @@ class Sessions:
         self._implicit: OrderedDict[str, Session] = OrderedDict()
         self._heads: dict[tuple[str, tuple[str, str], str], list[Session]] = {}
         self._repeats: Counter[tuple[object, ...]] = Counter()
-        self._announced: set[tuple[str, str]] = set()
+        self._announced: set[str] = set()
         self._admitted = 0
         self._max_waiting = max_waiting
 
@@ -166,7 +168,8 @@ class Sessions:
             key_id=principal.key_id,
         )
         session = await self._start(row, entry, aliases=True)
-        key = await self._keys.create(Role.INFER, session.row.project, rollout_id)
+        expires = time.time() + KEY_SECONDS
+        key = await self._keys.create(Role.INFER, session.row.project, rollout_id, expires)
         return RolloutOpened(
             rollout_id=rollout_id,
             model=session.entry.version(session.row.step),
@@ -273,7 +276,10 @@ class Sessions:
             if not session.aliases or "/" in model or "@" in model:
                 raise
             entry, step = session.entry, None
-            self.announce("model", f"the model name {model!r} means {entry.wire_name} inside its sessions")
+            self.announce(
+                f"alias of {entry.wire_name}",
+                f"the unknown model name {model!r} means {entry.wire_name} inside its sessions",
+            )
         principal.require_project(entry.row.project)
         if step is None:
             if entry.key not in session.pins:
@@ -385,14 +391,18 @@ class Sessions:
 
     # -- admission and notices
 
-    @contextmanager
-    def admit(self) -> Iterator[None]:
-        """Count a call in; Overloaded past the bound."""
+    def check_room(self) -> None:
+        """Overloaded when the bound of calls is reached."""
         if self._admitted >= self._max_waiting:
             raise Overloaded(
                 f"{self._admitted} calls are waiting or running already",
                 hint="try again after a second; limit the number of agents that run at once",
             )
+
+    @contextmanager
+    def admit(self) -> Iterator[None]:
+        """Count a call in; Overloaded past the bound."""
+        self.check_room()
         self._admitted += 1
         try:
             yield
@@ -400,9 +410,9 @@ class Sessions:
             self._admitted -= 1
 
     def announce(self, kind: str, text: str) -> None:
-        """Say something once."""
-        if (kind, text) not in self._announced:
-            self._announced.add((kind, text))
+        """Say something once per kind."""
+        if kind not in self._announced:
+            self._announced.add(kind)
             logger.info("%s", text)
 
 

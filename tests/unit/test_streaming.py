@@ -1,0 +1,133 @@
+"""Signs of life while an answer takes its time, and an orderly end when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from art.errors import Overloaded
+from art.server.sessions import Sessions
+from art.server.streaming import KEEP_ALIVE, EventStream, until_gone, with_keep_alive
+
+
+async def ticking(release: asyncio.Event) -> AsyncIterator[bytes]:
+    yield b"one"
+    await release.wait()
+    yield b"two"
+
+
+def test_a_silent_source_is_bridged_by_comments() -> None:
+    async def main() -> list[bytes]:
+        release = asyncio.Event()
+        out = []
+        async for item in with_keep_alive(ticking(release), seconds=0.01):
+            out.append(item)
+            if out.count(KEEP_ALIVE) == 3:
+                release.set()
+        return out
+
+    out = asyncio.run(main())
+    assert out[0] == b"one"
+    assert out[-1] == b"two"
+    assert out.count(KEEP_ALIVE) >= 3
+
+
+def test_an_error_of_the_source_reaches_the_reader() -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"one"
+        raise ValueError("broken")
+
+    async def main() -> None:
+        async for _ in with_keep_alive(broken(), seconds=5):
+            pass
+
+    with pytest.raises(ValueError, match="broken"):
+        asyncio.run(main())
+
+
+def test_work_ends_with_the_client() -> None:
+    async def main() -> tuple[Any, Any, bool]:
+        gone = asyncio.Event()
+        ended = False
+
+        async def receive() -> dict[str, Any]:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def work() -> str:
+            nonlocal ended
+            try:
+                gone.set()
+                await asyncio.sleep(60)
+            finally:
+                ended = True
+            return "late"
+
+        async def quick() -> str:
+            return "done"
+
+        return await until_gone(quick(), receive), await until_gone(work(), receive), ended
+
+    first, second, ended = asyncio.run(main())
+    assert (first, second, ended) == ("done", None, True)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_stream_tells_when_its_client_has_gone(leaves: bool) -> None:
+    async def main() -> tuple[list[bytes], int]:
+        gone, release = asyncio.Event(), asyncio.Event()
+        bodies: list[bytes] = []
+        told = 0
+
+        async def receive() -> dict[str, Any]:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message.get("body"):
+                bodies.append(message["body"])
+                (gone if leaves else release).set()
+
+        async def on_gone() -> None:
+            nonlocal told
+            told += 1
+
+        await EventStream(ticking(release), on_gone)({"type": "http"}, receive, send)
+        return bodies, told
+
+    bodies, told = asyncio.run(main())
+    assert (bodies, told) == (([b"one"], 1) if leaves else ([b"one", b"two"], 0))
+
+
+def test_a_connection_that_breaks_while_it_is_written_to_is_a_client_that_has_gone() -> None:
+    async def main() -> int:
+        told = 0
+
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(60)
+            return {}
+
+        async def send(message: Any) -> None:
+            if message.get("body"):
+                raise OSError("broken pipe")
+
+        async def on_gone() -> None:
+            nonlocal told
+            told += 1
+
+        await EventStream(ticking(asyncio.Event()), on_gone)({"type": "http"}, receive, send)
+        return told
+
+    assert asyncio.run(main()) == 1
+
+
+def test_past_the_bound_calls_are_turned_away_and_places_come_back() -> None:
+    sessions = Sessions(None, None, None, url="", max_waiting=2)  # type: ignore[arg-type]
+    with sessions.admit():
+        with sessions.admit(), pytest.raises(Overloaded), sessions.admit():
+            pass
+        with sessions.admit():
+            pass
