@@ -1,8 +1,8 @@
 """The one-minute task: make a legal move in tic-tac-toe.
 
 The board shows each free cell's number and the players' marks. Reward: 1 for an answer that names one free
-cell and nothing else, 0 otherwise. No held-out board occurs in training. Six of nine cells are taken, so an
-answer that ignores the board is legal one time in three.
+cell and nothing else, 0 otherwise. No held-out board occurs in training. Seven of nine cells are taken, so an
+answer that ignores the board is legal two times in nine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TURN_TOKENS = 8
 CELLS = "123456789"
 LINES = ("123", "456", "789", "147", "258", "369", "159", "357")
 SYSTEM = "You play tic-tac-toe. Free cells show their number. Answer with the number of a free cell."
-EXAMPLE = {"X": "267", "O": "159"}
+EXAMPLE = {"X": "2567", "O": "139"}
 
 
 def board(marks: dict[str, str]) -> str:
@@ -32,12 +32,13 @@ def board(marks: dict[str, str]) -> str:
 
 
 def positions() -> list[tuple[str, str]]:
-    """(board, free cells) of every position after three moves each that nobody has won."""
+    """(board, free cells) of every position of four X and three O that nobody has won."""
     found = []
-    for x in combinations(CELLS, 3):
+    for x in combinations(CELLS, 4):
         for o in combinations([cell for cell in CELLS if cell not in x], 3):
             marks = {"X": "".join(x), "O": "".join(o)}
-            if marks["X"] in LINES or marks["O"] in LINES or marks == EXAMPLE:
+            won = any(set(line) <= set(taken) for line in LINES for taken in marks.values())
+            if won or marks == EXAMPLE:
                 continue
             found.append((board(marks), "".join(cell for cell in CELLS if cell not in x + o)))
     return found
