@@ -15,13 +15,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from art.algorithms.packing import pack
 from art.config.model import LoraConfig
 from art.errors import ConfigError, boundary
-from art.tokens.samples import SampledChoice, Trie, build_trie
+from art.tokens.samples import SampledChoice, Trie, build_trie, common_prefix, depth_first
 from art.trainer import attention
 from art.trainer.head import chunked_logprobs
 
 log = logging.getLogger(__name__)
+
+TREE_BOUND_FP32 = 1e-4
+TREE_BOUND_BF16 = 0.06
+"""Mean absolute difference of log-probabilities that is arithmetic and not a fault: the parity bounds."""
 
 Dtype = Literal["auto", "fp32", "bf16"]
 
@@ -55,6 +60,20 @@ class Row:
     blocks: tuple[attention.Block, ...]
 
 
+def sequences(choices: Sequence[SampledChoice]) -> list[list[int]]:
+    """Indices of `choices` by the sequence they lie on: a path and its prefixes together."""
+    rows: list[list[int]] = []
+    before: SampledChoice | None = None
+    for index in depth_first(choices):
+        path = choices[index].path
+        if before is not None and common_prefix(before.path, path) == len(before.path):
+            rows[-1].append(index)
+        else:
+            rows.append([index])
+        before = choices[index]
+    return rows
+
+
 def make_row(choices: Sequence[SampledChoice], device: torch.device) -> Row:
     """The trie of `choices` on `device`."""
     trie = build_trie(choices)
@@ -77,6 +96,9 @@ class Policy:
 
     def __init__(self, model: Any, *, lora: LoraConfig, dtype: torch.dtype) -> None:
         self.peft = model
+        self.tree = True
+        """False: sequences are computed one by one, through the model's own attention."""
+        self.verified = False
         self.lora = lora
         self.dtype = dtype
         self.device = next(model.parameters()).device
@@ -101,7 +123,11 @@ class Policy:
             torch.manual_seed(lora.seed)
             with boundary("attaching the adapter", ConfigError, hint="check lora.target_modules"):
                 wrapped = get_peft_model(model, peft_config(lora, base), autocast_adapter_dtype=True)
-        return cls(wrapped, lora=lora, dtype=dtype)
+        policy = cls(wrapped, lora=lora, dtype=dtype)
+        if reason := local_attention(model.config):
+            log.warning("sequences are trained one by one: %s", reason)
+            policy.use_plain_attention()
+        return policy
 
     @property
     def _causal_lm(self) -> Any:
@@ -119,16 +145,53 @@ class Policy:
         width = 10 * config.hidden_size + 5 * config.intermediate_size
         return float(config.num_hidden_layers * width * (4 if self.dtype == torch.float32 else 6))
 
+    def rows(self, choices: Sequence[SampledChoice], *, budget: int) -> list[Row]:
+        """`choices` cut into rows of at most `budget` tokens; without tries, a row for each sequence."""
+        packed = pack(choices, budget=budget) if self.tree else sequences(choices)
+        return [make_row([choices[index] for index in row], self.device) for row in packed]
+
     def hidden(self, row: Row) -> Tensor:
-        """[S, E], the last hidden states of a trie."""
+        """[S, E], the last hidden states of a trie. Without `tree` the row is one sequence."""
+        plan = {"art_plan": row.blocks} if self.tree else {}
         out = self._causal_lm.model(
-            input_ids=row.token_ids[None],
-            position_ids=row.depth[None],
-            use_cache=False,
-            art_plan=row.blocks,
+            input_ids=row.token_ids[None], position_ids=row.depth[None], use_cache=False, **plan
         )
         hidden: Tensor = out.last_hidden_state[0]
         return hidden
+
+    def use_plain_attention(self) -> None:
+        """Compute one sequence at a time through the model's own attention."""
+        self.tree = False
+        self._causal_lm.set_attn_implementation("sdpa")
+
+    @torch.no_grad()
+    def verify(self, choices: Sequence[SampledChoice], *, chunk: int) -> str | None:
+        """Compare the trie's log-probabilities with the model's own attention, once per loaded model.
+
+        The first and the last of `choices` in depth-first order are the two that share least, so both the
+        shared prefix and the fork are seen. Returns why tries are given up from now on, or None.
+        """
+        if self.verified or not self.tree:
+            return None
+        self.verified = True
+        order = depth_first(choices)
+        pair = [choices[index] for index in dict.fromkeys((order[0], order[-1]))]
+        row = make_row(pair, self.device)
+        found = [self.logprobs(row, chunk=chunk)[0][row.owner.to(self.device) == i] for i in range(len(pair))]
+        self.use_plain_attention()
+        expected = [self.logprobs(make_row([choice], self.device), chunk=chunk)[0] for choice in pair]
+        difference = float((torch.cat(found) - torch.cat(expected)).abs().mean())
+        bound = TREE_BOUND_FP32 if self.dtype == torch.float32 else TREE_BOUND_BF16
+        if difference <= bound:
+            self.tree = True
+            self._causal_lm.set_attn_implementation(attention.NAME)
+            return None
+        reason = (
+            f"sequences are trained one by one: shared prefixes gave other log-probabilities than the model's "
+            f"own attention (mean difference {difference:.2g}, bound {bound:g})"
+        )
+        log.warning(reason)
+        return reason
 
     def logprobs(self, row: Row, *, chunk: int) -> tuple[Tensor, Tensor]:
         """Log-probabilities (with gradient) and entropies of the row's targets, [N] each, float32."""
@@ -183,6 +246,14 @@ class Policy:
         )
         logprobs, _ = self.logprobs(make_row([choice], self.device), chunk=len(ids))
         return [float(value) for value in logprobs]
+
+
+def local_attention(config: Any) -> str | None:
+    """Why a model's attention does not see all ancestors, or None. Short sequences would not show it."""
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"}:
+        return f"the model has layers of the kinds {', '.join(sorted(kinds))}"
+    return None
 
 
 def peft_config(lora: LoraConfig, base: Path) -> Any:

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from art.config.model import LoraConfig
 from art.config.train import ResolvedTrainConfig
-from art.errors import ConfigError, InvalidInput, NotFound, ParityFailed
+from art.errors import ConfigError, InvalidInput, NotFound
+from art.trainer import parity
 from art.trainer.batch import Batch, load_batch
 from art.trainer.checkpoint import ADAPTER, ADAPTER_CONFIG, CheckpointStore, Manifest, TrainerState
-from art.trainer.forward import Dtype, Policy, Row, choose_dtype, peft_config
-from art.trainer.parity import parity_metrics, past_bound
+from art.trainer.forward import Dtype, Policy, choose_dtype, peft_config
+from art.trainer.parity import parity_metrics
 from art.trainer.protocol import (
     CheckpointInfo,
     PrepareModel,
@@ -179,20 +180,17 @@ class Trainer:
         def on_row(done: int, total: int) -> None:
             on_progress(Progress(phase="forward", done=done, total=total))
 
-        def check_parity(tally: Tally, rows: list[Row]) -> None:
-            metrics = parity_metrics(torch.cat(tally.differences))
-            if failures := past_bound(metrics, job.config):
-                raise ParityFailed(
-                    "The trainer does not reproduce the log-probabilities that were recorded",
-                    cause="; ".join(failures),
-                    hint="nothing was published",
-                )
+        def check_parity(tally: Tally) -> None:
+            parity.check(torch.cat(tally.differences), batch.choices, policy, job.config)
 
         row_tokens, reason = choose_row_tokens(policy, job.config)
+        notes = [*self.notes, reason]
+        if given_up := policy.verify(batch.choices, chunk=job.config.logprob_calculation_chunk_size):
+            notes.append(given_up)
         updater = Updater(policy, optimizer, job.config, row_tokens=row_tokens, on_row=on_row)
         tally = updater.run(batch, before_first_update=check_parity)
         on_progress(Progress(phase="update", done=len(tally.grad_norms), total=len(tally.grad_norms)))
-        return tally, [*self.notes, reason]
+        return tally, notes
 
     def _publish(
         self,

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from art.algorithms.aggregation import token_weights
 from art.algorithms.correction import truncation_factor
-from art.algorithms.packing import pack
 from art.algorithms.ppo_clip import clipped, ppo_clip
 from art.config.train import ResolvedTrainConfig
 from art.errors import TrainingFailed
 from art.trainer.batch import Batch, Member
-from art.trainer.forward import Policy, Row, make_row
+from art.trainer.forward import Policy, Row
 
 OnRow = Callable[[int, int], None]
 """Called after each row with (rows done, rows in all); raises to stop the job."""
@@ -61,7 +60,7 @@ class Updater:
         self._row_tokens = row_tokens
         self._on_row = on_row
 
-    def run(self, batch: Batch, *, before_first_update: Callable[[Tally, list[Row]], None]) -> Tally:
+    def run(self, batch: Batch, *, before_first_update: Callable[[Tally], None]) -> Tally:
         """All updates of the job. `before_first_update` sees the parity figures and may raise.
 
         Raises TrainingFailed for a loss or gradient that is not finite; the caller then drops the policy's
@@ -78,7 +77,7 @@ class Updater:
                 self._backward(row, weigh, batch.members, tally, record=number == 0)
                 self._on_row(tally.rows, total)
             if number == 0:
-                before_first_update(tally, rows)
+                before_first_update(tally)
             tally.grad_norms.append(self._clip())
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
@@ -87,10 +86,7 @@ class Updater:
 
     def _rows(self, share: Sequence[Member]) -> list[Row]:
         choices = [choice for member in share for choice in member.choices]
-        return [
-            make_row([choices[index] for index in row], self._policy.device)
-            for row in pack(choices, budget=self._row_tokens)
-        ]
+        return self._policy.rows(choices, budget=self._row_tokens)
 
     def _backward(
         self, row: Row, weigh: _Weights, members: Sequence[Member], tally: Tally, *, record: bool
