@@ -43,7 +43,15 @@ def command(
     """
     from art.config.load import load_config
     from art.errors import ConfigError
-    from art.server.lifetime import serve
+
+    try:
+        from art.server.lifetime import serve
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "art serve needs packages that are not installed",
+            cause=str(error),
+            hint="pip install 'agent-reinforcement-trainer[server]'",
+        ) from error
 
     flags: dict[str, dict[str, Any]] = {
         "server": {
@@ -66,9 +74,17 @@ def command(
 
 
 def _log_to(folder: Path) -> None:
-    """Log to the terminal and to gateway.log."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handlers: list[logging.Handler] = [logging.StreamHandler(), logging.FileHandler(folder / "gateway.log")]
+    """Log to the terminal and to gateway.log. ConfigError when the folder cannot be written."""
+    from art.errors import ConfigError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = logging.FileHandler(folder / "gateway.log")
+    except OSError as error:
+        raise ConfigError(
+            "the server's folder cannot be used", cause=str(error), hint="choose another with --path"
+        ) from error
+    handlers: list[logging.Handler] = [logging.StreamHandler(), file]
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers
     )

@@ -1,0 +1,215 @@
+"""Every code block of README and docs runs. The heavy ones run in a cheap form: a tiny base model, few steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from blocks import FILES, ROOT, Block, blocks
+
+BASE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+SECONDS = 150
+BIN = Path(sys.executable).parent
+
+
+@dataclass
+class Place:
+    """Where blocks run: a folder, a tiny model, and once it was started the server of the `art serve` blocks."""
+
+    folder: Path
+    tiny: Path
+    port: int
+    server: subprocess.Popen[bytes] | None = None
+
+    @property
+    def key(self) -> str:
+        return (self.folder / "runs" / "server" / "admin.key").read_text().strip()
+
+    def run(self, command: list[str] | str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """A command in the folder, with the environment's `art` and `python` first on the path."""
+        return subprocess.run(
+            command,
+            shell=isinstance(command, str),
+            cwd=self.folder,
+            env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **environment},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+
+    def start_server(self, command: str) -> None:
+        """Run an `art serve` block and wait until it answers."""
+        if self.server is not None:
+            return
+        environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+        with (self.folder / "serve.out").open("wb") as output:
+            self.server = subprocess.Popen(
+                command.split(), cwd=self.folder, env=environment, stdout=output, stderr=output
+            )
+        deadline = time.monotonic() + 60
+        while not (self.folder / "runs" / "server" / "server.json").exists():
+            assert self.server.poll() is None, (self.folder / "serve.out").read_text()
+            assert time.monotonic() < deadline, "art serve gave no sign of life"
+            time.sleep(0.1)
+
+    def cheap(self, text: str) -> str:
+        """The block with the tiny model, our port, few steps."""
+        return (
+            text.replace(BASE_MODEL, str(self.tiny))
+            .replace("7999", str(self.port))
+            .replace("steps=20", "steps=2")
+        )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> Iterator[Place]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    here = Place(tmp_path_factory.mktemp("docs"), tiny_model_dir, port)
+    yield here
+    if here.server is not None:
+        here.server.terminate()
+        here.server.wait(30)
+
+
+def run_python(place: Place, block: Block) -> None:
+    """A program, run as a reader would run it."""
+    if "RemoteBackend" in block.text:
+        start_serve(place, "art serve --path runs --port 7999")
+    file = place.folder / "program.py"
+    file.write_text(place.cheap(block.text))
+    key = {"ART_KEY": place.key} if "ART_KEY" in block.text else {}
+    done = place.run([sys.executable, str(file)], **key)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert done.stdout.strip(), "a program of the documentation shows something"
+
+
+def make(place: Place, target: str, arguments: str) -> subprocess.CompletedProcess[str]:
+    """A make target with this interpreter's environment instead of `.venv`, and without its set-up."""
+    prefix = Path(sys.prefix)
+    variables = [f"VENV={prefix}", f"ARGS={arguments}"]
+    return place.run(["make", "-C", str(ROOT), "-o", f"{prefix}/.installed", target, *variables])
+
+
+def run_make_demo(place: Place, text: str) -> None:
+    done = make(
+        place, "demo", f"--task tictactoe --steps 1 --base-model {place.tiny} --path {place.folder / 'demo'}"
+    )
+    results = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(results) == 1, done.stdout + done.stderr
+    assert set(json.loads(results[0])) == {
+        *("task", "base_model", "eval_before", "eval_after", "ci95_before", "ci95_after"),
+        *("best_constant", "steps", "seconds", "checkpoint"),
+    }
+    # A tiny model cannot read a board: the demo must say that it did not improve.
+    assert "did not improve" in done.stdout
+    assert done.returncode != 0
+    (plot,) = (place.folder / "demo").rglob("*.png")
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def run_make_test(place: Place, text: str) -> None:
+    done = make(place, "test", "-q tests/unit/test_packaging_ci.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d+ passed", done.stdout)
+
+
+def run_pip_install(place: Place, text: str) -> None:
+    """Builds and installs the package without its dependencies, which are here already."""
+    target = place.folder / "installed"
+    options = f"--no-deps --no-build-isolation --no-index --quiet --target {target}"
+    done = place.run(
+        text.replace("pip install", f"{sys.executable} -m pip install {options}").replace('".', f'"{ROOT}')
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (target / "art" / "__init__.py").exists()
+
+
+def start_serve(place: Place, text: str) -> None:
+    place.start_server(place.cheap(text).strip())
+
+
+def run_curl(place: Place, text: str) -> None:
+    """Needs the server of the `art serve` block, and a model on it."""
+    start_serve(place, "art serve --path runs --port 7999")
+    register = (
+        "import asyncio, art, os\n"
+        f"model = art.TrainableModel(name='my-agent', project='my-project', base_model='{BASE_MODEL}')\n"
+        "backend = art.RemoteBackend('http://127.0.0.1:7999', key=os.environ['ART_KEY'])\n"
+        "async def main():\n    await model.register(backend)\n    await backend.close()\n"
+        "asyncio.run(main())\nprint('registered')\n"
+    )
+    run_python(place, Block("", "python", register))
+    done = place.run(place.cheap(text))
+    opened = json.loads(done.stdout)
+    assert opened["base_url"].endswith(f"/r/{opened['rollout_id']}/v1"), done.stdout
+    assert opened["api_key"]
+
+
+def run_ci(place: Place, text: str) -> None:
+    """The script's own steps, with a make that only notes what it was asked (the suite is running already)."""
+    clone = place.folder / "clone"
+    shutil.copytree(ROOT / ".ci", clone / ".ci")
+    tools = place.folder / "tools"
+    tools.mkdir()
+    (tools / "make").write_text(f'#!/bin/sh\necho "$@" >> {place.folder}/asked\n[ "$1" != "$FAIL" ]\n')
+    (tools / "make").chmod(0o755)
+    done = place.run(f"cd {clone} && PATH={tools}:$PATH {text}")
+    assert done.returncode == 0, done.stderr
+    assert (place.folder / "asked").read_text().split() == ["setup", "lint", "test"]
+    assert place.run(f"cd {clone} && FAIL=lint PATH={tools}:$PATH {text}").returncode != 0
+
+
+SHELL: dict[str, Callable[[Place, str], None]] = {
+    "make demo": run_make_demo,
+    "make test": run_make_test,
+    'pip install ".[server]"': run_pip_install,
+    "art serve --path runs --port 7999": start_serve,
+    "curl -s http://127.0.0.1:7999/api/v1/rollouts \\": run_curl,
+    ".ci/run": run_ci,
+}
+"""First line of each shell block -> how it is executed."""
+
+
+def test_every_block_is_executed_somewhere() -> None:
+    languages = {
+        block.language for block in blocks("python", "sh", "", "toml", "json", "bash", "console", "text")
+    }
+    assert languages <= {"python", "sh"}, "a block of another language has nobody who executes it"
+    first_lines = {block.text.strip().splitlines()[0] for block in blocks("sh")}
+    assert first_lines == set(SHELL)
+    documents = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")} | {
+        "README.md",
+        "CONTRIBUTING.md",
+    }
+    assert documents - {"docs/design.md"} == set(FILES)  # design.md has drawings only
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", blocks("sh"), ids=lambda block: block.name)
+def test_shell_block(place: Place, block: Block) -> None:
+    SHELL[block.text.strip().splitlines()[0]](place, block.text.strip())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.name)
+def test_program(place: Place, block: Block) -> None:
+    run_python(place, block)
+
+
+def test_the_readers_own_agent_takes_25_lines() -> None:
+    (program,) = [
+        block for block in blocks("python") if block.file == "README.md" and "art.fit" in block.text
+    ]
+    assert len([line for line in program.text.splitlines() if line.strip()]) <= 25
