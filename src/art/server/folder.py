@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from art.errors import ArtError, Conflict
+from art.errors import ConfigError, Conflict
 from art.server.files import write_json
 
 
@@ -30,7 +30,7 @@ class ServerFolder:
             self.server.chmod(0o700)
             fd = os.open(self.server / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise ArtError(
+            raise ConfigError(
                 f"the folder {self.root} cannot be used", cause=str(error), hint="choose another with --path"
             ) from error
         try:
