@@ -1,0 +1,224 @@
+"""The trainer's forward pass on tries against plain transformers and PEFT, sequence by sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from art.config.model import LoraConfig
+from art.errors import ConfigError
+from art.tokens.samples import SampledChoice
+from art.trainer import attention
+from art.trainer.forward import Policy, choose_dtype, local_attention, make_row
+from art.trainer.head import chunked_logprobs
+
+VOCAB = 300
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("llama")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+    )
+    LlamaForCausalLM(config).save_pretrained(path)
+    return path
+
+
+def make_policy(folder: Path, dtype: torch.dtype = torch.float32) -> Policy:
+    """A policy whose adapter does something."""
+    policy = Policy.load(folder, lora=LoraConfig(r=4, alpha=8), dtype=dtype)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in policy.parameters.values():
+        with torch.no_grad():
+            parameter.normal_(std=0.1, generator=generator)
+    return policy
+
+
+def choice(prompt: Sequence[int], completion: Sequence[int], temperature: float = 1.0) -> SampledChoice:
+    return SampledChoice(
+        call_id=f"{prompt}{completion}",
+        choice=0,
+        rollout=0,
+        prompt=np.array(prompt, dtype=np.int64),
+        completion=np.array(completion, dtype=np.int64),
+        logprobs=np.zeros(len(completion), dtype=np.float32),
+        trainable=np.ones(len(completion), dtype=np.bool_),
+        temperature=temperature,
+    )
+
+
+def some_choices() -> list[SampledChoice]:
+    """A shared prompt, a continued call, a rewritten history, a stranger, twins; several temperatures."""
+    shared = np.random.default_rng(0).integers(0, VOCAB, 40).tolist()
+    return [
+        choice(shared, [4, 5, 11]),
+        choice(shared, [4, 6, 8, 9], 0.7),
+        choice([*shared, 4, 5, 11, 7], [8, 1, 2], 1.3),
+        choice([*shared[:20], 3, 3], [5, 5]),
+        choice([9], [1, 3]),
+        choice(shared, [4, 5, 11], 0.7),
+    ]
+
+
+def reference(policy: Policy, choices: Sequence[SampledChoice]) -> torch.Tensor:
+    """Through PEFT's own model, one sequence after another, all logits at once."""
+    policy.peft.get_base_model().set_attn_implementation("eager")
+    found = []
+    for one in choices:
+        ids = torch.from_numpy(np.concatenate([one.prompt, one.completion]))
+        logits = policy.peft(input_ids=ids[None]).logits[0].float() / one.temperature
+        logprobs = torch.log_softmax(logits, dim=-1)[len(one.prompt) - 1 : -1]
+        found.append(logprobs.gather(1, torch.from_numpy(one.completion)[:, None])[:, 0])
+    policy.peft.get_base_model().set_attn_implementation(attention.NAME)
+    return torch.cat(found)
+
+
+def gradients(policy: Policy, value: torch.Tensor) -> dict[str, torch.Tensor]:
+    names, parameters = list(policy.parameters), list(policy.parameters.values())
+    return dict(zip(names, torch.autograd.grad(value, parameters), strict=True))
+
+
+@pytest.mark.parametrize(("block", "merge"), [(256, 32_768), (7, 0), (16, 100), (1, 0)])
+def test_a_trie_gives_the_log_probabilities_and_gradients_of_its_sequences(
+    folder: Path, block: int, merge: int
+) -> None:
+    policy, choices = make_policy(folder), some_choices()
+    row = make_row(choices, policy.device)
+    row = replace(row, blocks=attention.plan_blocks(row.trie, device=policy.device, block=block, merge=merge))
+    found, _ = policy.logprobs(row, chunk=5)
+    expected = reference(policy, choices)
+    weights = torch.linspace(-1, 1, len(found))
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+    ours = gradients(policy, (found * weights).sum())
+    theirs = gradients(policy, (expected * weights).sum())
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(ours[name], gradient, atol=1e-5 * float(gradient.abs().max()), rtol=0)
+
+
+def test_each_token_is_computed_once(folder: Path) -> None:
+    policy, choices = make_policy(folder), some_choices()
+    (row,) = policy.rows(choices, budget=4096)
+    assert row.trie.size < sum(len(one.path) for one in choices) / 2
+    assert len(row.target) == sum(len(one.completion) for one in choices)
+
+
+@pytest.mark.parametrize("budget", [20, 45, 60, 4096])
+def test_packing_changes_no_log_probability(folder: Path, budget: int) -> None:
+    policy, choices = make_policy(folder), some_choices()
+    expected = dict(
+        zip(
+            map(id, choices),
+            reference(policy, choices).split([len(c.completion) for c in choices]),
+            strict=True,
+        )
+    )
+    for row in policy.rows(choices, budget=budget):
+        found, _ = policy.logprobs(row, chunk=1024)
+        for index, one in enumerate(row.choices):
+            torch.testing.assert_close(found[row.owner == index], expected[id(one)], atol=2e-6, rtol=0)
+
+
+def test_bfloat16_stays_within_rounding_of_its_own_plain_pass(folder: Path) -> None:
+    policy, choices = make_policy(folder, torch.bfloat16), some_choices()
+    assert {parameter.dtype for parameter in policy.parameters.values()} == {torch.float32}
+    found, _ = policy.logprobs(make_row(choices, policy.device), chunk=1024)
+    assert float((found - reference(policy, choices)).abs().mean()) < 0.02
+    assert all(bool(g.isfinite().all()) for g in gradients(policy, found.sum()).values())
+
+
+def test_the_check_on_the_first_batch_passes_and_runs_once(folder: Path) -> None:
+    policy = make_policy(folder)
+    assert policy.verify(some_choices(), chunk=64) is None
+    assert policy.tree
+    assert policy.verified
+
+
+def test_wrong_tree_attention_is_found_and_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, choices = make_policy(folder), some_choices()
+    expected = reference(policy, choices)
+    monkeypatch.setattr(
+        attention, "_bias", lambda tout, start, end, stop: torch.zeros(stop - start, end - start)
+    )
+    reason = policy.verify(choices, chunk=64)
+    assert reason is not None
+    assert "one by one" in reason
+    rows = policy.rows(choices, budget=4096)
+    assert all(len(row.trie.paths) == 1 for row in rows)
+    found = torch.cat([policy.logprobs(row, chunk=64)[0] for row in rows])
+    assert float(found.sum()) == pytest.approx(float(expected.sum()), abs=1e-4)
+
+
+def test_models_with_local_attention_take_no_tries() -> None:
+    config = LlamaConfig()
+    assert local_attention(config) is None
+    config.layer_types = ["full_attention", "sliding_attention"]
+    assert "sliding_attention" in (local_attention(config) or "")
+
+
+def test_the_head_in_chunks_in_float64() -> None:
+    torch.manual_seed(0)
+    hidden = torch.randn(11, 16, dtype=torch.float64, requires_grad=True)
+    head = torch.randn(50, 16, dtype=torch.float64)
+    target, temperature = torch.randint(0, 50, (11,)), torch.rand(11) + 0.5
+    found, entropy = chunked_logprobs(hidden, head, target, temperature, chunk=4)
+    logprobs = torch.log_softmax(hidden @ head.T / temperature[:, None], dim=-1)
+    expected = logprobs.gather(1, target[:, None])[:, 0]
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(entropy.double(), -(logprobs.exp() * logprobs).sum(-1), atol=1e-5, rtol=0)
+    weights = torch.randn(11, dtype=torch.float64)
+    (ours,) = torch.autograd.grad((found * weights).sum(), hidden)
+    (theirs,) = torch.autograd.grad((expected * weights).sum(), hidden)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
+def test_probe_is_the_log_probability_of_each_token_given_its_past(folder: Path) -> None:
+    policy = make_policy(folder)
+    tokens = [5, 9, 200, 3, 3]
+    expected = reference(policy, [choice(tokens[:1], tokens[1:])])
+    assert policy.probe(tokens) == pytest.approx(expected.tolist(), abs=2e-6)
+
+
+def test_an_adapter_of_another_shape_is_refused_whole(folder: Path) -> None:
+    policy = make_policy(folder)
+    before = policy.adapter_state()
+    wrong = {name: tensor[:2] if "lora_A" in name else tensor for name, tensor in before.items()}
+    with pytest.raises(ConfigError, match="does not fit"):
+        policy.load_adapter_state(wrong)
+    with pytest.raises(ConfigError, match="does not fit"):
+        policy.load_adapter_state(dict(list(before.items())[1:]))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in policy.adapter_state().items())
+
+
+def test_unknown_target_modules_are_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="attaching the adapter"):
+        Policy.load(folder, lora=LoraConfig(target_modules=("no_such_layer",)), dtype=torch.float32)
+
+
+def test_the_type_is_as_asked_or_explained() -> None:
+    assert choose_dtype("bf16") == (torch.bfloat16, "as asked")
+    assert choose_dtype("fp32") == (torch.float32, "as asked")
+    dtype, reason = choose_dtype("auto")
+    assert dtype in (torch.float32, torch.bfloat16)
+    assert reason
