@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from art.errors import UnsupportedOption
 
 
 class TrainConfig(BaseModel):
@@ -42,6 +44,16 @@ class TrainConfig(BaseModel):
     max_steps_off_policy: int | None = Field(None, ge=0)
     """Rollouts sampled more steps before the parent are `stale`; None takes all."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _take_neutral_options(cls, data: Any) -> Any:
+        """openpipe-art's fields that are not applied here: taken where they change nothing, else refused."""
+        if not isinstance(data, dict):
+            return data
+        for name in NEUTRAL_OPTIONS.keys() & data.keys():
+            require_neutral(name, data[name], "TrainConfig")
+        return {name: value for name, value in data.items() if name not in NEUTRAL_OPTIONS}
+
 
 class ResolvedTrainConfig(TrainConfig):
     """A TrainConfig with every automatic value filled in, as it is stored in the manifest."""
@@ -75,6 +87,17 @@ NEUTRAL_OPTIONS: dict[str, tuple[object, ...]] = {
     "save_checkpoint": (True, False),
     "scale_learning_rate_by_reward_std_dev": (False,),
 }
+
+
+def require_neutral(name: str, value: object, where: str) -> None:
+    """UnsupportedOption, naming `where`, unless `value` changes nothing."""
+    neutral = NEUTRAL_OPTIONS[name]
+    if value not in neutral:
+        raise UnsupportedOption(
+            f"{where} does not support {name}={value!r}",
+            cause="the option would be ignored; no backend of this version applies it",
+            hint=f"leave {name} out, or set it to {' or '.join(map(repr, neutral))}",
+        )
 
 
 def default_learning_rate(parameters: int) -> float:
