@@ -6,7 +6,6 @@ A model is bound to no event loop. Set-up on the server happens when `register` 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,13 +14,15 @@ from typing import TYPE_CHECKING, Any, Generic
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 from typing_extensions import TypeVar
 
+from art.backends.handover import as_groups, groups_to_wire
+from art.backends.options import internal_config, require_json
 from art.config.model import LoraConfig, ModelConfig
-from art.errors import ConfigError, InvalidInput, UnsupportedOption
-from art.trajectories import Trajectory, TrajectoryGroup, groups_to_wire
+from art.errors import ConfigError, UnsupportedOption
+from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import wire
 from art.utils.background import run_blocking
-from art.utils.files import append_line, read_json, write_json
 from art.utils.lazy import LazyCoroutine
+from art.utils.model_files import ModelFiles
 from art.utils.summary import named_for_split, summarize
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 ConfigT = TypeVar("ConfigT", default=Any)
 StateT = TypeVar("StateT", bound=Mapping[str, Any], default=dict[str, Any])
 
-OPENAI_SECONDS = 1200.0
-"""Longest silence of a completion through `openai_client()`: a slow machine with a full queue."""
+DEFAULT_PATH = ".art"
+"""Where a model's files lie; a model on a LocalBackend takes over the backend's folder."""
 
 
 class Model(BaseModel, Generic[ConfigT, StateT]):
@@ -49,7 +50,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
     id: str | None = None
     run_id: str | None = None
     config: Any = None
-    base_path: str = ".art"
+    base_path: str = DEFAULT_PATH
     report_metrics: list[str] | None = None
     trainable: bool = False
 
@@ -58,6 +59,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
     _inference_model_name: str | None = PrivateAttr(None)
     _backend: Any = PrivateAttr(None)
     _registered: bool = PrivateAttr(False)
+    _setting_up: asyncio.Task[None] | None = PrivateAttr(None)
     _step: int | None = PrivateAttr(None)
     _openai: Any = PrivateAttr(None)
 
@@ -73,7 +75,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         inference_api_key: str | None = None,
         inference_base_url: str | None = None,
         inference_model_name: str | None = None,
-        base_path: str = ".art",
+        base_path: str = DEFAULT_PATH,
         report_metrics: list[str] | None = None,
         **fields: Any,
     ) -> None:
@@ -103,16 +105,12 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         self._inference_base_url = f"{url}/v1"
         self._inference_api_key = key
         self._step = info.step
-        if base_path is not None and "base_path" in self._defaulted:
+        if base_path is not None and self.base_path == DEFAULT_PATH:
             self.base_path = base_path
 
     def note_step(self, step: int) -> None:
         """The model's published step, as the server last told it."""
         self._step = step
-
-    @property
-    def _defaulted(self) -> set[str]:
-        return {"base_path"} if self.base_path == ".art" else set()
 
     # -- registration
 
@@ -135,17 +133,25 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
                 cause=f"its keys would be ignored: {', '.join(_openai_client_config)}",
                 hint="engine and server are set by arguments of `art serve`",
             )
-        _require_json(self.config)
+        require_json(self.config)
         if backend is not self._backend:
             self._backend, self._registered, self._openai = backend, False, None
         return LazyCoroutine(self.ready)
 
     async def ready(self) -> None:
         """Make sure that the model is set up on its backend. Cheap when it is."""
-        if not self._registered and self._backend is not None:
-            # Two tasks may come here at once; registration is idempotent, so both may do it.
-            await self.backend().register(self)
-            self._registered = True
+        if self._registered or self._backend is None:
+            return
+        loop = asyncio.get_running_loop()
+        task = self._setting_up
+        if task is None or task.done() or task.get_loop() is not loop:
+            task = self._setting_up = loop.create_task(self._set_up(), name=f"register {self.name}")
+        # Shared by all tasks of this loop that need it: one that is cancelled does not cancel the others.
+        await asyncio.shield(task)
+
+    async def _set_up(self) -> None:
+        await self.backend().register(self)
+        self._registered = True
 
     def _ready_now(self) -> None:
         if not self._registered and self._backend is not None and self.server_config() is not None:
@@ -217,22 +223,21 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         """`model_dump` without the program's own config."""
         return {**self.model_dump(exclude={"config"}), "config": None}
 
-    def _folder(self) -> Path:
-        return Path(self.base_path) / self.project / "models" / self.name
+    def _files(self) -> ModelFiles:
+        return ModelFiles(Path(self.base_path) / self.project / "models" / self.name)
 
     def read_state(self) -> StateT | None:
         """The program's own state, kept beside the checkpoints; None when never written."""
-        state: StateT | None = read_json(self._folder() / "state.json")
+        state: StateT | None = self._files().read_state()
         return state
 
     def overwrite_state(self, state: StateT) -> None:
         """Replace the state (atomically)."""
-        write_json(self._folder() / "state.json", dict(state))
+        self._files().write_state(dict(state))
 
     def merge_state(self, state: StateT) -> StateT:
         """Merge into the state, nested dicts key by key; returns the whole."""
-        merged: Any = _merged(self.read_state() or {}, state)
-        write_json(self._folder() / "state.json", merged)
+        merged: Any = self._files().merge_state(state)
         result: StateT = merged
         return result
 
@@ -258,7 +263,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
 
         One row goes to history.jsonl: averages of the trajectories under `{split}/...`, and `metrics`.
         """
-        groups = _as_groups(trajectories)
+        groups = as_groups(trajectories)
         await self._record(groups, groups, split, metrics or {}, step)
 
     async def _record(
@@ -282,12 +287,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
             await self.ready()
             await self.backend().log(self, request)
             return
-        folder = self._folder()
-        for group in wired:
-            line = {"split": split, "step": request.step, **group.model_dump(mode="json")}
-            await asyncio.to_thread(append_line, folder / "trajectories" / f"{split}.jsonl", line)
-        position = {"step": request.step, "training_step": request.step, "recorded_at": request.recorded_at}
-        await asyncio.to_thread(append_line, folder / "history.jsonl", {**row, **position})
+        await asyncio.to_thread(self._files().log, request)
 
 
 class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
@@ -387,7 +387,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         **options: Any,
     ) -> TrainResult:
         """Train on the groups and record the step: `backend.train` and `log` in one."""
-        groups = _as_groups(trajectory_groups)
+        groups = as_groups(trajectory_groups)
         result = await self.backend().train(self, groups, config=config, **options)
         # The groups are with the server since the train call; only their averages are sent again.
         await self._record(groups, [], "train", result.metrics, result.step)
@@ -397,67 +397,3 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         """Delete all checkpoints but the latest and the best by a metric; returns the deleted steps."""
         await self.ready()
         return await self.backend().delete_checkpoints(self, best_checkpoint_metric)
-
-
-def _as_groups(
-    trajectories: Iterable[TrajectoryGroup] | Iterable[Trajectory | BaseException] | None,
-) -> list[TrajectoryGroup]:
-    """Groups as they are; loose trajectories and exceptions become one group."""
-    if trajectories is None:
-        return []
-    items: list[Any] = [trajectories] if isinstance(trajectories, TrajectoryGroup) else list(trajectories)
-    groups = [item for item in items if isinstance(item, TrajectoryGroup)]
-    if len(groups) == len(items):
-        return groups
-    if groups or not all(isinstance(item, Trajectory | BaseException) for item in items):
-        kinds = sorted({type(item).__name__ for item in items})
-        raise InvalidInput(
-            f"cannot take {', '.join(kinds)} together",
-            hint="hand over TrajectoryGroups, or Trajectories (awaited ones: see gather_trajectory_groups)",
-        )
-    return [TrajectoryGroup(items)]
-
-
-def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    result = dict(old)
-    for key, value in new.items():
-        before = result.get(key)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        result[key] = _merged(before, value) if both else value  # type: ignore[arg-type]
-    return result
-
-
-def _require_json(config: object) -> None:
-    data = config.model_dump() if isinstance(config, BaseModel) else config
-    try:
-        json.dumps(data)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            "the model's config cannot be stored",
-            cause=f"it is no JSON: {error}",
-            hint="use plain values or a pydantic model of them",
-        ) from error
-
-
-_PEFT_FIELDS = {"r": "r", "lora_alpha": "alpha", "target_modules": "target_modules", "random_state": "seed"}
-
-
-def internal_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Fields of TrainableModel from openpipe-art's `_internal_config`; a key not applied is refused by name."""
-    settings: dict[str, Any] = {}
-    refused = []
-    for key, value in (config or {}).items():
-        if key == "peft_args":
-            refused += [f"peft_args.{name}" for name in value if name not in _PEFT_FIELDS]
-            settings["lora"] = {_PEFT_FIELDS[name]: value[name] for name in value if name in _PEFT_FIELDS}
-        elif key == "chat_template":
-            settings["chat_template"] = value
-        else:
-            refused.append(key)
-    if refused:
-        raise UnsupportedOption(
-            f"_internal_config does not support {', '.join(refused)}",
-            cause="the embedded engine and trainer have no such setting, so it would be ignored",
-            hint=f"supported are chat_template and peft_args with {', '.join(_PEFT_FIELDS)}",
-        )
-    return settings

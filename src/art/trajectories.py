@@ -19,7 +19,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from art.errors import InvalidInput, InvalidReward
 from art.rollouts.collect import collect_group
-from art.types import wire
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
@@ -298,73 +297,3 @@ class PendingGroup:
             metrics=self._metrics,
             logs=self._logs,
         )
-
-
-# -- the wire form
-
-
-def _slim_choice(choice: dict[str, Any]) -> dict[str, Any]:
-    """A choice as it is sent: with its `art` field the server knows its tokens, so they stay at home."""
-    if choice.get("art") is None:
-        return choice
-    return {key: choice[key] for key in ("finish_reason", "index", "message", "art") if key in choice}
-
-
-def _wire_items(items: Iterable[object]) -> list[dict[str, Any]]:
-    return [_slim_choice(as_dict(item)) if is_choice(item) else as_dict(item) for item in items]
-
-
-def trajectory_to_wire(trajectory: Trajectory, where: str = "trajectory") -> wire.TrajectoryIn:
-    """The form `train` and `log` send. InvalidReward or InvalidInput name `where`."""
-    if trajectory.selects_rollout and "reward" not in trajectory.model_fields_set:
-        raise InvalidReward(
-            f"{where} has no reward",
-            cause=f"the session of rollout {trajectory.rollout_id} ended without one",
-            hint="set session.reward inside `art.rollout(...)`, or trajectory.reward before training",
-        )
-    tools = None if trajectory.tools is None else [as_dict(tool) for tool in trajectory.tools]
-    return wire.TrajectoryIn(
-        messages_and_choices=_wire_items(trajectory.messages_and_choices),
-        tools=tools,
-        additional_histories=[
-            wire.History(
-                messages_and_choices=_wire_items(history.messages_and_choices),
-                tools=None if history.tools is None else [as_dict(tool) for tool in history.tools],
-            )
-            for history in trajectory.additional_histories
-        ],
-        reward=check_reward(trajectory.reward, f"the reward of {where}"),
-        metrics=trajectory.metrics,
-        metadata=trajectory.metadata,
-        logs=trajectory.logs,
-        start_time=trajectory.start_time.isoformat(),
-        initial_policy_version=trajectory.initial_policy_version,
-        final_policy_version=trajectory.final_policy_version,
-        rollout_id=trajectory.rollout_id,
-        selects_rollout=trajectory.selects_rollout,
-    )
-
-
-def groups_to_wire(groups: Iterable[TrajectoryGroup] | TrajectoryGroup) -> list[wire.GroupIn]:
-    """Groups (or one) as `train` and `log` send them; InvalidInput for anything that is not a group."""
-    items: list[object] = [groups] if isinstance(groups, TrajectoryGroup) else list(groups)
-    result = []
-    for number, group in enumerate(items):
-        if not isinstance(group, TrajectoryGroup):
-            raise InvalidInput(
-                f"groups[{number}] is a {type(group).__name__}, not a TrajectoryGroup",
-                hint="await it first (gather_trajectory_groups), or wrap trajectories in TrajectoryGroup(...)",
-            )
-        result.append(
-            wire.GroupIn(
-                trajectories=[
-                    trajectory_to_wire(trajectory, f"trajectory {index} of group {number}")
-                    for index, trajectory in enumerate(group.trajectories)
-                ],
-                exceptions=[wire.ExceptionIn(**error.model_dump()) for error in group.exceptions],
-                metadata=group.metadata,
-                metrics=group.metrics,
-                logs=group.logs,
-            )
-        )
-    return result

@@ -335,7 +335,6 @@ def test_a_killed_server_is_started_again_and_the_program_goes_on(tmp_path: Path
         result = await model.train(groups, config=art.TrainConfig(learning_rate=1e-3))
         assert (result.step, result.published) == (1, True)
         assert await backend.connection.endpoint() == before
-        os.kill(server_pid(tmp_path), signal.SIGKILL)
         assert (await ask(model)).art["version"] == "p/m@1"
         # While a call is on its way: the rollout is lost, and named as infrastructure's.
         async with art.rollout(model) as session:

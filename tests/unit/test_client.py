@@ -450,6 +450,13 @@ def test_openpipe_art_options_that_change_nothing_are_taken() -> None:
     assert (taken.learning_rate, taken.normalize_advantages, taken.epsilon) == (5e-6, False, 0.3)
 
 
+def test_a_train_config_takes_and_refuses_the_same() -> None:
+    config = art.TrainConfig(learning_rate=1e-5, kl_penalty_coef=0.0, grad_accumulation_sequences=None)  # type: ignore[call-arg]
+    assert config == art.TrainConfig(learning_rate=1e-5)
+    with pytest.raises(UnsupportedOption, match="kl_penalty_coef"):
+        art.TrainConfig(kl_penalty_coef=0.1)  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("options", [{"in_process": True}, {"gpu_cost_per_hour_usd": 2.0}])
 def test_local_backend_refuses_what_it_would_ignore(options: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedOption, match=next(iter(options))):

@@ -169,3 +169,24 @@ def test_logging_what_is_no_trajectory_is_refused(tmp_path: Path) -> None:
 def test_the_backend_protocol_is_what_the_backends_are() -> None:
     assert isinstance(art.RemoteBackend("http://127.0.0.1:1", KEY), art.Backend)
     assert isinstance(art.LocalBackend(path="/nowhere"), art.Backend)  # nothing starts before first use
+
+
+def test_many_rollouts_that_start_together_set_the_model_up_once() -> None:
+    async def run(model: art.TrainableModel[Any, Any]) -> None:
+        client = model.openai_client()
+        first = asyncio.create_task(model.ready())
+        asking = [
+            asyncio.create_task(
+                client.chat.completions.create(model="m", messages=[{"role": "user", "content": "?"}])
+            )
+            for _ in range(20)
+        ]
+        await asyncio.sleep(0)
+        first.cancel()  # the others go on
+        await asyncio.gather(*asking)
+
+    with FakeGateway() as gateway:
+        model = trainable()
+        model.register(art.RemoteBackend(gateway.url, KEY))
+        asyncio.run(run(model))
+        assert len(gateway.bodies("/api/v1/models")) == 1

@@ -11,8 +11,8 @@ import pytest
 from openai.types.chat.chat_completion import Choice
 
 import art
+from art.backends.handover import groups_to_wire, trajectory_to_wire
 from art.errors import ArtError, InvalidInput, InvalidReward
-from art.trajectories import groups_to_wire, trajectory_to_wire
 from art.utils.summary import summarize
 
 

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -147,7 +148,8 @@ class ChildServer:
         logs.mkdir(parents=True, exist_ok=True)
         log = logs / "serve.log"
         command = [sys.executable, "-m", "art.cli.main", "serve", "--path", str(self.root)]
-        command += ["--port", str(self._port), "--stop-with-clients", *self._serve_args]
+        port = self._port if _is_free(self._port) else 0
+        command += ["--port", str(port), "--stop-with-clients", *self._serve_args]
         with log.open("wb") as output:
             # A session of its own: Ctrl-C in the program must not stop a server that others share.
             process = subprocess.Popen(
@@ -208,6 +210,17 @@ def _locked(path: Path, give_up: float, root: Path) -> Iterator[None]:
                     ) from None
                 time.sleep(_POLL_SECONDS)
         yield
+
+
+def _is_free(port: int) -> bool:
+    """True when a server could listen there; port 0 always is."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _alive(pid: object) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ import httpx2
 from pydantic import BaseModel
 
 from art import errors
-from art.errors import ArtError, InfraError, NotFound, ServerUnreachable, Unauthorized
+from art.errors import ArtError, InfraError, NotFound, Overloaded, ServerUnreachable, Unauthorized
 from art.rollouts.scope import HEADER_ROLLOUT, current_scope
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ FIRST_CONTACT_SECONDS = 4.0
 """How long a server that never answered is tried: a wrong address should show at once."""
 OUTAGE_SECONDS = 60.0
 """How long a server that has answered before may be away: a restart takes seconds."""
+ANSWERED_SECONDS = 3.0
+"""How long a request is repeated to which the server answers that a part of it failed: long enough for a
+queue to drain, short enough for an error to show."""
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 120.0
 """Longest silence within an ordinary request. Registration and streams set their own."""
@@ -81,9 +84,7 @@ class GatewayTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncHTTPTransport] = (
-            WeakKeyDictionary()
-        )
+        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopPool] = WeakKeyDictionary()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         endpoint = await self._connection.endpoint()
@@ -92,7 +93,7 @@ class GatewayTransport(httpx2.AsyncBaseTransport):
         pause = _BACKOFF_FIRST
         while True:
             try:
-                response = await self._pool().handle_async_request(request)
+                response = await (await self._pool()).handle_async_request(request)
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 # Nothing was sent: safe to repeat, whatever the method.
                 if time.monotonic() + pause >= give_up:
@@ -121,13 +122,13 @@ class GatewayTransport(httpx2.AsyncBaseTransport):
             request.headers.setdefault(HEADER_ROLLOUT, scope.rollout_id)
             scope.note(self._connection)
 
-    def _pool(self) -> httpx2.AsyncHTTPTransport:
+    async def _pool(self) -> httpx2.AsyncHTTPTransport:
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None:
-            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=15.0)
-            pool = self._pools[loop] = httpx2.AsyncHTTPTransport(limits=limits)
-        return pool
+            pool = self._pools[loop] = _LoopPool()
+            await pool.close_with_loop()
+        return pool.transport
 
     def _unreachable(self, endpoint: Endpoint, error: Exception) -> ServerUnreachable:
         return ServerUnreachable(
@@ -141,6 +142,28 @@ class GatewayTransport(httpx2.AsyncBaseTransport):
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         if pool is not None:
             await pool.aclose()
+
+
+class _LoopPool:
+    """The connections of one event loop, closed when that loop ends."""
+
+    def __init__(self) -> None:
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=15.0)
+        self.transport = httpx2.AsyncHTTPTransport(limits=limits)
+        self._ending = self._until_end()
+
+    async def close_with_loop(self) -> None:
+        """`asyncio.run` closes the loop's asynchronous generators at its end: one of them is ours."""
+        await anext(self._ending)
+
+    async def aclose(self) -> None:
+        await self._ending.aclose()
+
+    async def _until_end(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await self.transport.aclose()
 
 
 class Connection:
@@ -205,7 +228,7 @@ class Connection:
         content = None if body is None else body.model_dump_json()
         if content is not None:
             headers["Content-Type"] = "application/json"
-        give_up = time.monotonic() + self.patience
+        started = time.monotonic()
         pause = _BACKOFF_FIRST
         while True:
             try:
@@ -219,9 +242,11 @@ class Connection:
                 if response.is_success:
                     return response.json()
                 failure = error_of(response)
+                patience = ANSWERED_SECONDS if isinstance(failure, InfraError | Overloaded) else 0.0
             except httpx2.TransportError as error:
                 failure = _interrupted(method, path, error)
-            if not _passes(failure) or time.monotonic() + pause >= give_up:
+                patience = self.patience
+            if time.monotonic() + pause >= started + patience:
                 raise failure
             await asyncio.sleep(pause)
             pause = min(pause * 2, _BACKOFF_LAST)
@@ -257,11 +282,6 @@ async def _json_events(response: httpx2.Response) -> AsyncIterator[Mapping[str, 
         elif not line and data:
             yield json.loads("\n".join(data))
             data = []
-
-
-def _passes(failure: ArtError) -> bool:
-    """True for failures that a later attempt can get past."""
-    return isinstance(failure, InfraError) and not isinstance(failure, ServerUnreachable)
 
 
 def _interrupted(method: str, path: str, error: Exception) -> InfraError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,10 +9,11 @@ from art.backends.child import START_SECONDS, ChildServer
 from art.backends.http import Endpoint
 from art.backends.server import TRAIN_SECONDS, ServerBackend
 from art.errors import UnsupportedOption
+from art.utils.threads import in_thread
 
 
 class ChildEndpoint:
-    """Finds the child server from an event loop, without blocking it."""
+    """Finds the child server from an event loop, without blocking it; Ctrl-C need not wait for a start."""
 
     def __init__(self, child: ChildServer) -> None:
         self._child = child
@@ -21,12 +21,12 @@ class ChildEndpoint:
 
     async def locate(self) -> Endpoint:
         if self._known is None:
-            self._known = await asyncio.to_thread(self._child.endpoint)
+            self._known = await in_thread(self._child.endpoint)
         return self._known
 
     async def recover(self) -> None:
-        await asyncio.to_thread(self._child.recover)
-        self._known = await asyncio.to_thread(self._child.endpoint)
+        await in_thread(self._child.recover)
+        self._known = await in_thread(self._child.endpoint)
 
     def forget(self) -> None:
         """The child was released; a later use starts anew."""

@@ -1,14 +1,15 @@
-"""Options of `train`: applied, accepted because they change nothing, or refused by name."""
+"""Options of `train` and of openpipe-art's `_internal_config`: applied, accepted because they change nothing, or refused by name."""
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from art.config.train import NEUTRAL_OPTIONS, TrainConfig
+from art.config.train import NEUTRAL_OPTIONS, TrainConfig, require_neutral
 from art.errors import ConfigError, UnsupportedOption
 
 _SAME_AS = {"scale_rewards": "normalize_advantages"}
@@ -37,7 +38,7 @@ def train_config(options: Mapping[str, Any], backend: str, base: TrainConfig | N
             values[field] = value
             given[field] = name
         elif name in NEUTRAL_OPTIONS:
-            _refuse_unless_neutral(name, value, backend)
+            require_neutral(name, value, backend)
         elif name not in _CLIENT_ONLY:
             raise unknown_option(name)
     try:
@@ -54,17 +55,6 @@ def unknown_option(name: str) -> ConfigError:
     return ConfigError(f"train has no option {name!r}", hint=hint)
 
 
-def _refuse_unless_neutral(name: str, value: object, backend: str) -> None:
-    if value in NEUTRAL_OPTIONS[name]:
-        return
-    neutral = " or ".join(repr(value) for value in NEUTRAL_OPTIONS[name])
-    raise UnsupportedOption(
-        f"{backend} does not support {name}={value!r}",
-        cause="the option would be ignored; no backend of this version applies it",
-        hint=f"leave {name} out, or set it to {neutral}",
-    )
-
-
 def bad_values(error: ValidationError, backend: str) -> ConfigError:
     """A pydantic report as one error that names each option."""
     problems = [
@@ -74,3 +64,40 @@ def bad_values(error: ValidationError, backend: str) -> ConfigError:
     names = {str(problem["loc"][0]) for problem in error.errors() if problem["loc"]}
     kind = UnsupportedOption if names == {"loss_fn"} else ConfigError
     return kind(f"{backend} cannot train with these options", cause="; ".join(problems))
+
+
+_PEFT_FIELDS = {"r": "r", "lora_alpha": "alpha", "target_modules": "target_modules", "random_state": "seed"}
+
+
+def internal_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Fields of TrainableModel from openpipe-art's `_internal_config`; a key not applied is refused by name."""
+    settings: dict[str, Any] = {}
+    refused = []
+    for key, value in (config or {}).items():
+        if key == "peft_args":
+            refused += [f"peft_args.{name}" for name in value if name not in _PEFT_FIELDS]
+            settings["lora"] = {_PEFT_FIELDS[name]: value[name] for name in value if name in _PEFT_FIELDS}
+        elif key == "chat_template":
+            settings["chat_template"] = value
+        else:
+            refused.append(key)
+    if refused:
+        raise UnsupportedOption(
+            f"_internal_config does not support {', '.join(refused)}",
+            cause="the embedded engine and trainer have no such setting, so it would be ignored",
+            hint=f"supported are chat_template and peft_args with {', '.join(_PEFT_FIELDS)}",
+        )
+    return settings
+
+
+def require_json(config: object) -> None:
+    """ConfigError when a model's own config (plain data or a pydantic model) is no JSON."""
+    data = config.model_dump() if isinstance(config, BaseModel) else config
+    try:
+        json.dumps(data)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            "the model's config cannot be stored",
+            cause=f"it is no JSON: {error}",
+            hint="use plain values or a pydantic model of them",
+        ) from error

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from art.backends.handover import groups_to_wire
 from art.backends.http import Connection, Locator
 from art.backends.jobs import run_job
 from art.backends.options import train_config
 from art.backends.results import LocalTrainResult, from_job
 from art.config.train import TrainConfig
 from art.errors import ConfigError, InvalidInput
-from art.trajectories import TrajectoryGroup, groups_to_wire
+from art.trajectories import TrajectoryGroup
 from art.types import wire
 from art.utils.console import Notices, TrainLine
 from art.utils.lazy import LazyCoroutine

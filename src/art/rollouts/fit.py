@@ -115,8 +115,7 @@ async def fit(
     )
     say = console().print if verbose else _silent
     info = await model.info()
-    batch = info.batch
-    if batch:
+    if (batch := info.batch) > 0:
         say(f"{model.name}: resuming after batch {batch} of {steps}, at step {info.step}", markup=False)
     done: list[FitStep] = []
     while batch < steps:
