@@ -73,13 +73,11 @@ class Channel:
         done = False
         try:
             while True:
-                message = await self._next(waiting, method, silence)
-                if isinstance(message, ArtError):
-                    done = True
-                    raise copy.copy(message)  # one per waiter: a traceback belongs to one raise
-                if "error" in message:
-                    done = True
-                    raise from_dict(message["error"])
+                try:
+                    message = self._check(await self._next(waiting, method, silence))
+                except ArtError as error:
+                    done = not isinstance(error, DeadlineExceeded)
+                    raise
                 done = "result" in message
                 yield message
                 if done:
@@ -96,18 +94,61 @@ class Channel:
         *,
         silence: float,
         on_event: Callable[[dict[str, Any]], None] | None = None,
+        settle: float = 0.0,
     ) -> dict[str, Any]:
-        """The result of one request; its events go to `on_event`. Cancelling cancels it in the worker."""
-        messages = self.stream(method, params, silence=silence)
+        """The result of one request; its events go to `on_event`.
+
+        Cancelling cancels it in the worker. With `settle` (seconds) it then waits that long for the worker's
+        last word: a result that was on its way is returned, because what was done is done.
+        """
+        key, waiting = self._open(method, params)
+        done = False
         try:
-            async for message in messages:
+            while True:
+                try:
+                    message = self._check(await self._next(waiting, method, silence))
+                except asyncio.CancelledError:
+                    if not settle:
+                        raise
+                    self._send({"id": key, "cancel": True})
+                    result = await self._last_word(waiting, method, settle)
+                    done = True
+                    if result is None:
+                        raise
+                    return result
+                except ArtError as error:
+                    done = not isinstance(error, DeadlineExceeded)
+                    raise
                 if "result" in message:
+                    done = True
                     return dict(message["result"])
                 if on_event is not None:
                     on_event(message["event"])
         finally:
-            await messages.aclose()
-        raise InfraError(f"the {self._name} ended {method!r} without a result")
+            del self._pending[key]
+            if not done:
+                self._send({"id": key, "cancel": True})
+
+    async def _last_word(
+        self, waiting: asyncio.Queue[Message | ArtError], method: str, settle: float
+    ) -> dict[str, Any] | None:
+        """The result of a cancelled request, or None when it ended without one."""
+        try:
+            async with asyncio.timeout(settle):
+                while True:
+                    message = self._check(await self._next(waiting, method, settle))
+                    if "result" in message:
+                        return dict(message["result"])
+        except (ArtError, TimeoutError):
+            return None
+
+    @staticmethod
+    def _check(message: Message | ArtError) -> Message:
+        if isinstance(message, ArtError):
+            raise copy.copy(message)  # one per waiter: a traceback belongs to one raise
+        if "error" in message:
+            raise from_dict(message["error"])
+        return message
 
     def _open(self, method: str, params: dict[str, Any]) -> tuple[int, asyncio.Queue[Message | ArtError]]:
         if self._closed is not None:

@@ -177,7 +177,7 @@ async def _answer(
         if serving.done():
             error = serving.exception()
             raise InfraError("the HTTP server ended by itself", cause=str(error or "")) from error
-        await _finish_job(gateway.jobs, stop)
+        await _finish_job(gateway, stop)
         http.should_exit = True
         forced = asyncio.create_task(stop.forced.wait(), name="force")
         await asyncio.wait([serving, forced], return_when=asyncio.FIRST_COMPLETED)
@@ -189,13 +189,14 @@ async def _answer(
         watching.cancel()
 
 
-async def _finish_job(jobs: Jobs, stop: Stop) -> None:
+async def _finish_job(gateway: Gateway, stop: Stop) -> None:
     """Let the step in progress end; a second signal leaves it for the next start."""
-    stopping = asyncio.create_task(jobs.stop(), name="jobs-stop")
+    stopping = asyncio.create_task(gateway.jobs.stop(), name="jobs-stop")
     forced = asyncio.create_task(stop.forced.wait(), name="force")
     await asyncio.wait([stopping, forced], return_when=asyncio.FIRST_COMPLETED)
     if not stopping.done():
-        jobs.abandon()
+        gateway.jobs.abandon()
+        await gateway.trainer.stop()
     await stopping
     forced.cancel()
 

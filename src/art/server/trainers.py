@@ -17,6 +17,7 @@ from art.types.wire import WorkerHealth
 
 RESOLVE_SECONDS = 3600.0  # a hub model of 15 GB over a slow line; the trainer itself fails fast without one
 PREPARE_SECONDS = 600.0
+SETTLE_SECONDS = 60.0  # from a cancellation to the end of the micro-batch in progress
 
 
 class WorkerTrainer:
@@ -47,13 +48,17 @@ class WorkerTrainer:
         return CheckpointInfo.model_validate(await self._call("prepare_model", request, PREPARE_SECONDS))
 
     async def train(self, job: TrainJob, on_progress: Callable[[Progress], None]) -> TrainOutcome:
-        """Run one batch. Cancelling this coroutine cancels it in the trainer between micro-batches."""
+        """Run one batch. Cancelling this coroutine cancels it in the trainer between micro-batches.
+
+        A cancellation that comes after the step was published returns the outcome all the same.
+        """
         channel = await self.worker.channel()
         result = await channel.call(
             "train",
             job.model_dump(mode="json"),
             silence=self._settings.train_seconds,
             on_event=lambda event: on_progress(Progress.model_validate(event)),
+            settle=SETTLE_SECONDS,
         )
         return TrainOutcome.model_validate(result)
 
