@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 import tokens_kit as kit
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from art.testing.tiny import byte_tokenizer
@@ -31,6 +31,7 @@ def cut(text: str, places: list[int]) -> list[str]:
 @given(text=st.text(max_size=40), kind=st.sampled_from(["bpe", "bytes"]))
 def test_pieces_are_whole_characters_and_add_up(text: str, kind: str) -> None:
     text = text.encode("utf-8", "ignore").decode()
+    assume(not any(mark in text for mark in (kit.START, kit.END, kit.EOS)))  # their text is not text
     ours = kit.tokenizer(byte_tokenizer() if kind == "bytes" else None)
     detokenizer = ours.detokenizer()
     pieces = [detokenizer.feed(token) for token in ours.encode(text)]
