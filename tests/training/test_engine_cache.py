@@ -213,8 +213,7 @@ def test_growing_keeps_what_is_stored() -> None:
         layers=1, slots=2, heads=2, head_dim=4, context=5000, dtype=torch.float32, device=torch.device("cpu")
     )
     kv = torch.randn(3, 4, 4)
-    at = torch.tensor([0, 1, 2])
-    cache.write(0, cache.rows(torch.tensor([1, 1, 1]), at), kv)
+    cache.write(0, cache.rows([1, 1, 1], [0, 1, 2]), kv)
     cache.reserve(3 * INITIAL_CAPACITY)
     assert cache.capacity == 4 * INITIAL_CAPACITY
     keys, values = cache.layer(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import socket
 import subprocess
@@ -15,10 +14,11 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
+from art.config.environment import worker_environment
 from art.engine.protocol import EngineCapabilities, Sampled, SampleRequest
 from art.engine.requests import parse_sampled
 from art.errors import DeadlineExceeded, WorkerDied, from_dict
-from art.ipc import FD_VARIABLE, Message, WorkerChannel
+from art.ipc import Message, WorkerChannel
 
 DEADLINE_SECONDS = 120.0
 """No answer of a worker in a test takes longer."""
@@ -30,13 +30,13 @@ class EngineProcess:
     WorkerDied when the process ends while an answer is awaited; an error message is raised as its ArtError.
     """
 
-    def __init__(self, arguments: Sequence[str], *, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, arguments: Sequence[str]) -> None:
         ours, theirs = socket.socketpair()
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "art.engine.worker", *arguments],
                 pass_fds=(theirs.fileno(),),
-                env={**os.environ, **(environment or {}), FD_VARIABLE: str(theirs.fileno())},
+                env=worker_environment(fd=theirs.fileno(), threads=None),
             )
         finally:
             theirs.close()

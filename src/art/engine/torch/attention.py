@@ -75,7 +75,7 @@ class AttentionPlan:
         slots = [segment.slot for segment in segments for _ in range(segment.count)]
         positions = [p for segment in segments for p in range(segment.start, segment.end)]
         self.position_T = torch.tensor(positions, device=device)
-        self._rows = cache.rows(torch.tensor(slots, device=device), self.position_T)
+        self._rows = cache.rows(slots, positions)
         self._runs = [self._run(segments, rows) for rows in split_runs(segments[:singles])]
         self._chunks: list[_Chunk] = []
         row = singles

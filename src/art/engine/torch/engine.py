@@ -23,6 +23,8 @@ from art.engine.torch.scheduler import FULL_CHUNK_TOKENS, Batch, Choice, Schedul
 from art.engine.torch.weights import Placement, TensorFile, choose_placement
 from art.errors import PromptTooLong
 
+SCRATCH_SLOT = 0
+"""The cache's slot for probes. First, because memory is occupied from the first slot up."""
 AUTO_CONTEXT = 4096
 """Tokens; the context when none is asked for, if the model and the memory allow it."""
 CACHE_SHARE = 0.25
@@ -49,11 +51,10 @@ class TorchEngine:
         self._architecture = architecture
         self._adapters = adapters
         self._cache = cache
-        self._slots = SlotTable(slots, prefix_cache=prefix_cache)
+        self._slots = SlotTable(slots, first=SCRATCH_SLOT + 1, prefix_cache=prefix_cache)
         self._scheduler = Scheduler(
             self._slots, cache, max_batch=capabilities.max_batch, prefix_cache=prefix_cache
         )
-        self._scratch = slots  # one slot behind the scheduled ones, for probes
         self._cancelled: set[int] = set()
         self._tokens_sampled = 0
         self._tokens_computed = 0
@@ -200,7 +201,7 @@ class TorchEngine:
         found: list[float] = []
         for start in range(0, len(token_ids) - 1, FULL_CHUNK_TOKENS):
             part = token_ids[start : start + FULL_CHUNK_TOKENS]
-            hidden_T_E = self._forward(weights, part, [Segment(self._scratch, start, len(part))])
+            hidden_T_E = self._forward(weights, part, [Segment(SCRATCH_SLOT, start, len(part))])
             targets = token_ids[start + 1 : start + 1 + len(part)]
             for row in range(0, len(targets), CHUNK_ROWS):
                 target_B = torch.tensor(targets[row : row + CHUNK_ROWS], device=hidden_T_E.device)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,8 +55,11 @@ class KVCache:
         self.head_dim = head_dim
         self.context = context
         self.capacity = min(INITIAL_CAPACITY, context)
-        self._options = {"dtype": dtype, "device": device}
-        self._layers = [self._empty(self.capacity) for _ in range(layers)]
+        self._dtype = dtype
+        self._device = device
+        self._used = 1
+        """Slots from the first up to the last ever written; the others hold nothing worth copying."""
+        self._layers = [self._zeros(self.capacity) for _ in range(layers)]
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """Keys and values of a layer, each [S, H, C, D]."""
@@ -71,18 +75,22 @@ class KVCache:
         capacity = min(capacity, self.context)
         for index, old in enumerate(self._layers):
             # One layer at a time: the old and the new tensor of only one layer exist together.
-            self._layers[index] = self._empty(capacity)
-            self._layers[index][:, :, :, : self.capacity] = old
+            self._layers[index] = self._zeros(capacity)
+            self._layers[index][:, : self._used, :, : self.capacity] = old[:, : self._used]
         self.capacity = capacity
 
     def copy_prefix(self, source: int, target: int, tokens: int) -> None:
         """Copy the first `tokens` tokens of a slot to another."""
+        self._used = max(self._used, target + 1)
         for layer in self._layers:
             layer[:, target, :, :tokens] = layer[:, source, :, :tokens]
 
-    def rows(self, slot_T: Tensor, position_T: Tensor) -> Tensor:
-        """Where tokens lie: row numbers [T * 2H] of a layer seen as [2 * S * H * C, D], keys first per token."""
-        head_H = torch.arange(self.heads, device=slot_T.device)
+    def rows(self, slots: Sequence[int], positions: Sequence[int]) -> Tensor:
+        """Where T tokens lie: rows [T * 2H] of a layer seen as [2 * S * H * C, D]; per token keys, then values."""
+        self._used = max(self._used, max(slots) + 1)
+        slot_T = torch.tensor(slots, device=self._device)
+        position_T = torch.tensor(positions, device=self._device)
+        head_H = torch.arange(self.heads, device=self._device)
         key_T_H = (slot_T[:, None] * self.heads + head_H) * self.capacity + position_T[:, None]
         return torch.cat([key_T_H, key_T_H + self.slots * self.heads * self.capacity], dim=1).flatten()
 
@@ -90,9 +98,15 @@ class KVCache:
         """Store keys and values (heads stacked: keys, then values) at `rows`."""
         self._layers[layer].view(-1, self.head_dim).index_copy_(0, rows, kv_T_2H_D.reshape(-1, self.head_dim))
 
-    def _empty(self, capacity: int) -> Tensor:
-        # Zeros, not garbage: masked positions are multiplied by a weight of 0, and 0 * NaN is NaN.
-        return torch.zeros(2, self.slots, self.heads, capacity, self.head_dim, **self._options)  # type: ignore[call-overload]
+    def _zeros(self, capacity: int) -> Tensor:
+        """Zeros, not garbage: a masked position gets a weight of 0, and 0 * NaN is NaN."""
+        shape = (2, self.slots, self.heads, capacity, self.head_dim)
+        if self._device.type != "cpu":
+            return torch.zeros(shape, dtype=self._dtype, device=self._device)
+        # numpy asks for memory that is zero by itself, so that a slot costs nothing before it is used;
+        # torch.zeros would write, and so occupy, all of it.
+        unsigned = {2: np.uint16, 4: np.uint32}[self._dtype.itemsize]
+        return torch.from_numpy(np.zeros(shape, dtype=unsigned)).view(self._dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +120,8 @@ class Match:
 class SlotTable:
     """Who sits where, and which slot serves a new prompt best."""
 
-    def __init__(self, count: int, *, prefix_cache: bool) -> None:
-        self.slots = [Slot(index) for index in range(count)]
+    def __init__(self, count: int, *, first: int = 0, prefix_cache: bool) -> None:
+        self.slots = [Slot(index) for index in range(first, first + count)]
         self._prefix_cache = prefix_cache
         self._clock = 0
 
