@@ -22,7 +22,8 @@ from art.config.server import ServerConfig
 from art.engine.protocol import AdapterCheck, SampleRequest
 from art.errors import Conflict, InfraError, NotFound
 from art.server.engines import EnginePool
-from art.server.versions import ModelEntry, Versions, check_adapter
+from art.server.self_check import check_adapter
+from art.server.versions import ModelEntry, Versions
 from art.store.records import ModelRow
 from art.store.store import Store
 from art.types.jobs import CheckpointInfo, ResolvedBaseModel

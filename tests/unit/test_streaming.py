@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from art.errors import Overloaded
-from art.server.sessions import Sessions
+from art.server.admission import Admission
 from art.server.streaming import KEEP_ALIVE, EventStream, until_gone, with_keep_alive
 
 
@@ -125,9 +125,9 @@ def test_a_connection_that_breaks_while_it_is_written_to_is_a_client_that_has_go
 
 
 def test_past_the_bound_calls_are_turned_away_and_places_come_back() -> None:
-    sessions = Sessions(None, None, None, url="", max_waiting=2)  # type: ignore[arg-type]
-    with sessions.admit():
-        with sessions.admit(), pytest.raises(Overloaded), sessions.admit():
+    admission = Admission(2)
+    with admission.enter():
+        with admission.enter(), pytest.raises(Overloaded), admission.enter():
             pass
-        with sessions.admit():
+        with admission.enter():
             pass

@@ -9,7 +9,8 @@ from typing import Any
 
 from art.errors import InvalidInput, PromptTooLong
 from art.server.sampling import ResolvedSampling, call_seed, resolve_sampling
-from art.server.sessions import Located, Session, Sessions
+from art.server.session import Session
+from art.server.sessions import Located, Sessions
 from art.server.versions import ModelEntry
 from art.tokens.graph import prefix_digests
 from art.tokens.prompt import Prompt, prompt_after
@@ -77,7 +78,7 @@ def plan_call(
     PromptTooLong with the numbers, LimitReached, Overloaded, UnsupportedOption, InvalidInput with the template's reason.
     """
     session, entry = located.session, located.entry
-    sessions.check_room()  # before the call counts against the rollout's limits
+    sessions.admission.check()  # before the call counts against the rollout's limits
     sampling = resolve_sampling(request.asked, session.rule)
     if request.tools and entry.proof.tools_refused:
         raise InvalidInput(

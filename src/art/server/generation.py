@@ -50,7 +50,7 @@ class CallRun:
     def start(self) -> CallRun:
         """Begin. Overloaded when too many calls wait already."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self._sessions.admit())
+            stack.enter_context(self._sessions.admission.enter())
             admission = stack.pop_all()
         self.plan.session.running += 1
         self._task = asyncio.create_task(self._run(), name=self.plan.call_id)

@@ -1,4 +1,4 @@
-"""Open rollouts: where a call belongs, what it may still use, and the tokens it continues.
+"""Open rollouts: where a call belongs and what serves it.
 
 A call is located by the URL (`/r/<id>/v1`), by the header `X-ART-Rollout`, by a scoped key, or by its
 history: a call with none of these continues the one open session of its key whose history it extends, and
@@ -9,107 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 import uuid
-from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
-from art.errors import Conflict, InvalidInput, LimitReached, NotFound, Overloaded
+from art.errors import Conflict, NotFound
+from art.server.admission import Admission
 from art.server.auth import Principal
+from art.server.history_index import HistoryIndex, same_tokens
 from art.server.keys import Keys
 from art.server.sampling import SeedSpace
+from art.server.session import CallHeaders, Session, check_id, ended
 from art.server.versions import ModelEntry, Versions
 from art.store.records import Role, RolloutRow
 from art.store.store import Store
-from art.tokens.graph import Match, Node, TokenGraph
+from art.tokens.graph import Match, Node
 from art.types.messages import Message
 from art.types.policy import Purpose, RolloutStatus, Sampling
 from art.types.wire import OpenRollout, RolloutOpened
 
 logger = logging.getLogger(__name__)
 
-MAX_IMPLICIT = 4096
-"""Sessions without an owner kept in memory; the one unused longest makes room. Its calls stay in the store."""
 KEY_SECONDS = 7 * 24 * 3600.0
 """Life of a rollout's key: longer than any rollout, so that the table of keys does not grow for ever."""
 IMPLICIT_REASON = "kept together by its calls' history; no client opened it, so none ends it"
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-
-
-@dataclass(frozen=True, slots=True)
-class CallHeaders:
-    """What a call says about its rollout beside its body."""
-
-    url_rollout: str | None = None
-    rollout: str | None = None
-    project: str | None = None
-    scenario: str | None = None
-    group: str | None = None
-    member: int = 0
-    agent: str | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Session:
-    """One open rollout."""
-
-    row: RolloutRow
-    entry: ModelEntry
-    aliases: bool
-    """True: an unknown model name means the session's model (unchanged agents ask for "gpt-4o")."""
-    seeds: SeedSpace
-    graph: TokenGraph = field(default_factory=TokenGraph)
-    pins: dict[tuple[str, str], tuple[ModelEntry, int]] = field(default_factory=dict)
-    """Per model, the step that `latest` meant when the session first used it."""
-    heads: set[tuple[str, tuple[str, str], str]] = field(default_factory=set)
-    """Keys under which a session without an owner is found by its history."""
-    calls: int = 0
-    tokens: int = 0
-    running: int = 0
-    started: float = field(default_factory=time.monotonic)
-    answers: dict[str, tuple[str, asyncio.Future[Any]]] = field(default_factory=dict)
-    """By Idempotency-Key: the digest of the request and its answer."""
-
-    @property
-    def id(self) -> str:
-        return self.row.rollout_id
-
-    @property
-    def rule(self) -> Sampling:
-        """Whose sampling parameters hold."""
-        return self.row.sampling
-
-    def seconds_left(self) -> float | None:
-        """Wall time that the limits leave; None is unlimited."""
-        bound = self.row.limits.max_seconds
-        return None if bound is None else bound - (time.monotonic() - self.started)
-
-    def tokens_left(self) -> int | None:
-        """Tokens that may still be sampled; None is unlimited."""
-        bound = self.row.limits.max_tokens
-        return None if bound is None else bound - self.tokens
-
-    def begin_call(self) -> int:
-        """The number of a new call. LimitReached when the rollout has used up its limits."""
-        limits, seconds, tokens = self.row.limits, self.seconds_left(), self.tokens_left()
-        if limits.max_calls is not None and self.calls >= limits.max_calls:
-            raise self._over("max_calls", f"{self.calls} of {limits.max_calls} calls were made")
-        if tokens is not None and tokens <= 0:
-            raise self._over("max_tokens", f"{self.tokens} of {limits.max_tokens} tokens were sampled")
-        if seconds is not None and seconds <= 0:
-            raise self._over("max_seconds", f"its {limits.max_seconds} s of wall time are over")
-        self.calls += 1
-        return self.calls - 1
-
-    def _over(self, limit: str, cause: str) -> LimitReached:
-        hint = f"end the rollout, or open it with a larger limits.{limit}"
-        return LimitReached(f"the rollout {self.id} has reached its limit {limit}", cause=cause, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +58,10 @@ class Sessions:
         self._keys = keys
         self._open: dict[str, Session] = {}
         self._opening: dict[str, asyncio.Lock] = {}
-        self._implicit: OrderedDict[str, Session] = OrderedDict()
-        self._heads: dict[tuple[str, tuple[str, str], str], list[Session]] = {}
+        self._by_own_history = HistoryIndex()
         self._repeats: Counter[tuple[object, ...]] = Counter()
         self._announced: set[str] = set()
-        self._admitted = 0
-        self._max_waiting = max_waiting
+        self.admission = Admission(max_waiting)
 
     # -- opening and ending
 
@@ -188,18 +111,13 @@ class Sessions:
 
     def close(self, rollout_id: str) -> None:
         """Forget an open session: the rollout has got a final status elsewhere. Unknown ids change nothing."""
-        session = self._open.pop(rollout_id, None) or self._implicit.pop(rollout_id, None)
+        session = self._open.pop(rollout_id, None) or self._by_own_history.remove(rollout_id)
         self._opening.pop(rollout_id, None)
         if session is None:
             return
         for entry, step in session.pins.values():
             entry.sessions[step] -= 1
         session.pins.clear()
-        for key in session.heads:
-            self._heads[key].remove(session)
-            if not self._heads[key]:
-                del self._heads[key]
-        session.heads.clear()
 
     async def _start(self, row: RolloutRow, entry: ModelEntry, *, aliases: bool) -> Session:
         """Store the rollout and keep its session; an open one with this id is returned."""
@@ -321,32 +239,19 @@ class Sessions:
         messages: Sequence[Message],
     ) -> Located:
         entry, asked = self._versions.find(model, principal.project or headers.project)
-        found = self._extended(principal, entry, digests, messages)
+        found = self._by_own_history.find(principal.key_id, entry, digests, messages)
         borrowed: Match | None = None
         if len(found) == 1:
             session, match = found[0]
             step = session.pins[entry.key][1]
             if asked is None or asked == step:
-                self._implicit.move_to_end(session.id)
                 return Located(session, entry, step)
             borrowed = match  # a version asked for by number is a conversation of its own
-        elif found and _same_tokens([match for _, match in found]):
+        elif found and same_tokens([match for _, match in found]):
             borrowed = found[0][1]
         step = entry.step if asked is None else asked
         session = await self._start_implicit(headers, principal, entry, step)
         return Located(session, entry, step, borrowed)
-
-    def _extended(
-        self, principal: Principal, entry: ModelEntry, digests: Sequence[str], messages: Sequence[Message]
-    ) -> list[tuple[Session, Match]]:
-        """The sessions of this key whose history the messages extend furthest."""
-        for depth in range(len(digests), 0, -1):
-            heads = self._heads.get((principal.key_id, entry.key, digests[depth - 1]), ())
-            found = [(session, session.graph.match(digests, messages)) for session in heads]
-            found = [(session, match) for session, match in found if match.depth == depth]
-            if found:
-                return found
-        return []
 
     async def _start_implicit(
         self, headers: CallHeaders, principal: Principal, entry: ModelEntry, step: int
@@ -372,10 +277,8 @@ class Sessions:
             session = self._session(row, entry, aliases=False)
         finally:
             entry.sessions[step] -= 1
-        self._implicit[session.id] = session
-        idle = [rollout_id for rollout_id, other in self._implicit.items() if not other.running]
-        for rollout_id in idle[: max(0, len(self._implicit) - MAX_IMPLICIT)]:
-            self.close(rollout_id)
+        for other in self._by_own_history.add(session):
+            self.close(other.id)
         return session
 
     # -- memory
@@ -383,57 +286,13 @@ class Sessions:
     def remember(self, session: Session, entry: ModelEntry, node: Node) -> None:
         """Add a sampled choice to the session's token memory."""
         session.graph.add(node)
-        if session.row.implicit and session.id in self._implicit:
-            key = (session.row.key_id or "", entry.key, node.digest)
-            if key not in session.heads:
-                session.heads.add(key)
-                self._heads.setdefault(key, []).append(session)
+        if session.row.implicit:
+            self._by_own_history.remember(session, entry, node)
 
-    # -- admission and notices
-
-    def check_room(self) -> None:
-        """Overloaded when the bound of calls is reached."""
-        if self._admitted >= self._max_waiting:
-            raise Overloaded(
-                f"{self._admitted} calls are waiting or running already",
-                hint="try again after a second; limit the number of agents that run at once",
-            )
-
-    @contextmanager
-    def admit(self) -> Iterator[None]:
-        """Count a call in; Overloaded past the bound."""
-        self.check_room()
-        self._admitted += 1
-        try:
-            yield
-        finally:
-            self._admitted -= 1
+    # -- notices
 
     def announce(self, kind: str, text: str) -> None:
         """Say something once per kind."""
         if kind not in self._announced:
             self._announced.add(kind)
             logger.info("%s", text)
-
-
-def check_id(rollout_id: str) -> None:
-    """InvalidInput unless the id can be part of a URL and of a file's name."""
-    if _ID.fullmatch(rollout_id) is None:
-        raise InvalidInput(
-            f"{rollout_id!r} cannot be a rollout id",
-            hint="letters, digits, '.', '_' and '-', at most 128, the first a letter or digit",
-        )
-
-
-def ended(row: RolloutRow) -> Conflict:
-    """Why a rollout takes no more calls."""
-    return Conflict(
-        f"the rollout {row.rollout_id} has ended: {row.status.value}",
-        cause=row.reason,
-        hint="open a new rollout; an ended one takes no more calls",
-    )
-
-
-def _same_tokens(matches: Sequence[Match]) -> bool:
-    nodes = [match.node for match in matches if match.node is not None]
-    return all(np.array_equal(nodes[0].tokens, node.tokens) for node in nodes[1:])

@@ -21,7 +21,7 @@ from art.server.dialects.chat_answer import ChunkWriter, completion, replayed
 from art.server.dialects.chat_request import ChatRequest, parse_chat_request
 from art.server.generation import CallRun, Delta
 from art.server.responses import error_body, error_response
-from art.server.sessions import CallHeaders, Session
+from art.server.session import CallHeaders, Session
 from art.server.state import Gateway
 from art.server.streaming import ClientGone, EventStream, answer_or_gone, sse
 from art.store.records import Role
