@@ -34,7 +34,7 @@ class TrainerProcess:
         command = [sys.executable, "-m", "art.trainer.worker", "--cache-dir", str(cache_dir)]
         try:
             self.process = subprocess.Popen(
-                [*command, "--threads", "2", *arguments],
+                [*command, "--threads", "1", *arguments],
                 pass_fds=(theirs.fileno(),),
                 env={**os.environ, FD_VARIABLE: str(theirs.fileno())},
             )
