@@ -176,6 +176,45 @@ def test_calls_inside_gather_carry_their_rollout_and_those_outside_none(
     assert set(rewarded) == set(finished) == {trajectory.rollout_id for trajectory in trajectories}
 
 
+def test_models_that_play_one_another_have_rollouts_of_their_own(gateway: FakeGateway) -> None:
+    backend = art.RemoteBackend(gateway.url, KEY)
+    players: list[art.TrainableModel[Any, Any]] = []
+    for name in ("a", "b"):
+        player: art.TrainableModel[Any, Any] = art.TrainableModel(name=name, project="p", base_model="base")
+        player.register(backend)
+        players.append(player)
+
+    async def rollout() -> art.Trajectory:
+        for player in [*players, *players]:
+            await player.openai_client().chat.completions.create(model=player.name, messages=MESSAGES)
+        return art.Trajectory(reward=1)
+
+    async def in_session() -> str:
+        async with art.rollout(players[1]) as session:
+            await rollout()
+        return session.rollout_id
+
+    def calls() -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for _, path, body, headers in gateway.requests:
+            if path.endswith("/chat/completions"):
+                found.setdefault(body["model"], set()).add(headers["x-art-rollout"])
+        gateway.requests.clear()
+        return found
+
+    [trajectory] = asyncio.run(art.gather_trajectories([rollout()]))
+    finished = [path.split("/")[-2] for _, path, _, _ in gateway.requests if path.endswith("/finish")]
+    rewarded = [path.split("/")[-2] for _, path, _, _ in gateway.requests if path.endswith("/reward")]
+    one = trajectory.rollout_id
+    assert calls() == {"a": {one}, "b": {f"{one}.1"}}
+    assert (sorted(finished), rewarded) == (sorted([one, f"{one}.1"]), [one])
+
+    session = asyncio.run(in_session())
+    finished = [path.split("/")[-2] for _, path, _, _ in gateway.requests if path.endswith("/finish")]
+    assert sorted(finished) == sorted([session, f"{session}.1"])
+    assert calls() == {"a": {f"{session}.1"}, "b": {session}}
+
+
 def test_a_failed_rollout_is_reported_by_whose_fault_it_was(
     gateway: FakeGateway, model: art.TrainableModel[Any, Any]
 ) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 
 from art.backends.http import CONNECT_SECONDS, PLACEHOLDER_KEY, PLACEHOLDER_URL
-from art.rollouts.scope import HEADER_PROJECT
+from art.rollouts.scope import HEADER_PROJECT, HEADER_ROLLOUT, current_scope
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
@@ -21,19 +20,20 @@ SILENCE_SECONDS = 1200.0
 
 
 class ModelTransport(httpx2.AsyncBaseTransport):
-    """Sets the model up before its first call, and names its project."""
+    """Sets the model up before its first call, and says which model's rollout is calling."""
 
-    def __init__(
-        self, inner: httpx2.AsyncBaseTransport, before: Callable[[], Awaitable[None]], project: str
-    ) -> None:
-        self._inner = inner
-        self._before = before
-        self._project = project
+    def __init__(self, model: Model[Any, Any]) -> None:
+        self._model = model
+        self._connection = model.backend().connection
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        await self._before()
-        request.headers.setdefault(HEADER_PROJECT, self._project)
-        return await self._inner.handle_async_request(request)
+        await self._model.ready()
+        model = self._model
+        request.headers.setdefault(HEADER_PROJECT, model.project)
+        scope = current_scope()
+        if scope is not None and HEADER_ROLLOUT not in request.headers:
+            request.headers[HEADER_ROLLOUT] = scope.id_for(self._connection, model.project, model.name)
+        return await self._connection.transport.handle_async_request(request)
 
 
 def server_client(model: Model[Any, Any]) -> AsyncOpenAI:
@@ -42,7 +42,7 @@ def server_client(model: Model[Any, Any]) -> AsyncOpenAI:
 
     known = model.__pydantic_private__ or {}
     timeout = httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
-    transport = ModelTransport(model.backend().connection.transport, model.ready, model.project)
+    transport = ModelTransport(model)
     return AsyncOpenAI(
         base_url=known.get("_inference_base_url") or f"{PLACEHOLDER_URL}/v1",
         api_key=known.get("_inference_api_key") or PLACEHOLDER_KEY,

@@ -1,8 +1,7 @@
 """HTTP to one ART server, from any number of event loops.
 
 A call passes three layers: `Connection.request` turns error bodies into art's errors and repeats what was
-interrupted; `GatewayTransport` finds the server, adds the key and the rollout's id, and waits out a
-restart; one pool of connections per event loop does the work. The OpenAI clients we hand out use the
+interrupted; `GatewayTransport` finds the server, adds the key, and waits out a restart; one pool of connections per event loop does the work. The OpenAI clients we hand out use the
 same transport, so agents' calls get the same treatment.
 """
 
@@ -23,7 +22,6 @@ from pydantic import BaseModel
 
 from art import errors
 from art.errors import ArtError, InfraError, NotFound, Overloaded, ServerUnreachable, Unauthorized
-from art.rollouts.scope import HEADER_ROLLOUT, current_scope
 
 if TYPE_CHECKING:
     from art.backends.api import ControlApi
@@ -117,10 +115,6 @@ class GatewayTransport(httpx2.AsyncBaseTransport):
         request.headers["Host"] = target.netloc.decode("ascii")
         if request.headers.get("Authorization", _NO_KEY) == _NO_KEY:
             request.headers["Authorization"] = f"Bearer {endpoint.key}"
-        scope = current_scope()
-        if scope is not None and b"/v1/" in path and b"/api/v1/" not in path:
-            request.headers.setdefault(HEADER_ROLLOUT, scope.rollout_id)
-            scope.note(self._connection)
 
     async def _pool(self) -> httpx2.AsyncHTTPTransport:
         loop = asyncio.get_running_loop()

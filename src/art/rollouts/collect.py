@@ -46,32 +46,36 @@ async def run_rollout(member: Any) -> Any:
     try:
         result = await member
     except Exception as error:
-        await _report(scope, error)
+        await report(scope, error)
         raise
-    await _report(scope, result)
+    await report(scope, result)
     return result
 
 
-async def _report(scope: RolloutScope, result: Any) -> None:
-    """Give the server what it should know of a rollout it has recorded. Never fails the rollout:
-    the trajectory is in the caller's hands, and training hands it over again."""
+async def report(scope: RolloutScope, result: Any) -> None:
+    """Tell the server how the rollouts ended that were opened by header under `scope`.
+
+    Never fails the rollout: the trajectory is in the caller's hands, and training hands it over again.
+    """
     from art.trajectories import Trajectory
 
-    if isinstance(result, Trajectory) and result.rollout_id is None and scope.connections:
+    opened = scope.opened()
+    if isinstance(result, Trajectory) and result.rollout_id is None and scope.owner is not None:
         result.rollout_id = scope.rollout_id
-    for connection in scope.connections:
+    for connection, rollout_id in opened:
         try:
             if isinstance(result, BaseException):
                 status = "infra_error" if is_infrastructure(result) else "agent_error"
-                await connection.api.finish_rollout(scope.rollout_id, status, _reason(result))
+                await connection.api.finish_rollout(rollout_id, status, _reason(result))
                 continue
-            if isinstance(result, Trajectory) and "reward" in result.model_fields_set:
+            rewarded = isinstance(result, Trajectory) and "reward" in result.model_fields_set
+            if rewarded and rollout_id == scope.rollout_id:
                 await connection.api.set_reward(
-                    scope.rollout_id, result.reward, metrics=result.metrics, metadata=result.metadata
+                    rollout_id, result.reward, metrics=result.metrics, metadata=result.metadata
                 )
-            await connection.api.finish_rollout(scope.rollout_id, "finished")
+            await connection.api.finish_rollout(rollout_id, "finished")
         except Exception as error:  # noqa: BLE001 - a report is a courtesy; see the docstring
-            log.warning("the end of rollout %s was not recorded: %s", scope.rollout_id, error)
+            log.warning("the end of rollout %s was not recorded: %s", rollout_id, error)
 
 
 def _reason(error: BaseException) -> str:

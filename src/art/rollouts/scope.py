@@ -20,18 +20,33 @@ HEADER_PROJECT = "X-ART-Project"
 
 @dataclass(eq=False)
 class RolloutScope:
-    """One rollout as the client sees it while it runs."""
+    """One rollout as the client sees it while it runs.
+
+    A rollout belongs to one model: that of the session, or the first one called. Calls of the same code to
+    other models (an opponent, a teacher that is trained too) are rollouts of their own beside it.
+    """
 
     rollout_id: str
+    owner: tuple[object, str, str] | None = None
+    """(connection, project, name) of the model it belongs to; None until the first call."""
+    beside: dict[tuple[object, str, str], str] = field(default_factory=dict)
+    """The rollouts of the other models called."""
     opened_by_header: bool = True
     """True: the server opens the rollout at its first call. False: `art.rollout` opened it beforehand."""
-    connections: list[Any] = field(default_factory=list)
-    """The servers that saw a call of this rollout (`backends.http.Connection`)."""
 
-    def note(self, connection: object) -> None:
-        """Remember that a call of this rollout went to `connection`."""
-        if connection not in self.connections:
-            self.connections.append(connection)
+    def id_for(self, connection: object, project: str, name: str) -> str:
+        """The rollout that a call to this model belongs to."""
+        key = (connection, project, name)
+        if self.owner is None:
+            self.owner = key
+        if key == self.owner:
+            return self.rollout_id
+        return self.beside.setdefault(key, f"{self.rollout_id}.{len(self.beside) + 1}")
+
+    def opened(self) -> list[tuple[Any, str]]:
+        """(connection, rollout id) of every rollout that calls under this scope have opened by header."""
+        mine = [(self.owner[0], self.rollout_id)] if self.owner and self.opened_by_header else []
+        return [*mine, *((key[0], rollout_id) for key, rollout_id in self.beside.items())]
 
 
 _current: ContextVar[RolloutScope | None] = ContextVar("art_rollout", default=None)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import httpx2
 
 from art.errors import ArtError, Conflict, InvalidInput
+from art.rollouts.collect import report
 from art.rollouts.failure import is_infrastructure
 from art.rollouts.scope import RolloutScope, new_rollout_id, rollout_scope
 from art.trajectories import MetadataValue, Trajectory, check_reward
@@ -90,7 +91,8 @@ class RolloutSession:
         self._base_url = ""
         self._reward: float | None = None
         self._trajectory: Trajectory | None = None
-        self._scope: AbstractContextManager[RolloutScope] | None = None
+        self._scope = RolloutScope(self.rollout_id, opened_by_header=False)
+        self._inside: AbstractContextManager[RolloutScope] | None = None
 
     # -- what the agent needs
 
@@ -192,13 +194,14 @@ class RolloutSession:
         run_blocking(lambda: self._close(error))
 
     def _enter_scope(self) -> None:
-        self._scope = rollout_scope(RolloutScope(self.rollout_id, opened_by_header=False))
-        self._scope.__enter__()
+        self._scope.owner = (self.model.backend().connection, self.model.project, self.model.name)
+        self._inside = rollout_scope(self._scope)
+        self._inside.__enter__()
 
     def _leave_scope(self) -> None:
-        if self._scope is not None:
-            self._scope.__exit__(None, None, None)
-            self._scope = None
+        if self._inside is not None:
+            self._inside.__exit__(None, None, None)
+            self._inside = None
 
     @property
     def _api(self) -> ControlApi:
@@ -218,6 +221,7 @@ class RolloutSession:
         if error is not None:
             await self._close_failed(error)
             return
+        await report(self._scope, None)
         if self._reward is not None:
             await self.set_reward(self._reward)
         done: FinishStatus = "evaluated" if self._request.purpose is Purpose.EVALUATE else "finished"
@@ -231,6 +235,7 @@ class RolloutSession:
         reason = f"{type(error).__name__}: {error}"[:2000]
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
+                await report(self._scope, error)
                 await self._api.finish_rollout(self.rollout_id, status, reason)
         except (ArtError, TimeoutError, httpx2.TransportError) as failure:
             log.warning("the end of rollout %s was not recorded: %s", self.rollout_id, failure)
