@@ -15,7 +15,7 @@ ifeq ($(shell uname -s)$(filter-out 0,$(HAS_GPU)),Linux)
 TORCH_INDEX := --extra-index-url https://download.pytorch.org/whl/cpu --retries 1
 endif
 
-.PHONY: help setup demo test lint format bench-engine clean
+.PHONY: help setup demo test lint format bench-engine bench-demo clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each
@@ -50,6 +50,9 @@ format: $(STAMP) ## Let ruff format the code and fix what it can
 
 bench-engine: $(STAMP) ## The engine against transformers' generate, as ratios of one run
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python benchmarks/bench_engine.py $(ARGS)
+
+bench-demo: $(STAMP) ## The demo on both tasks and three seeds against its bars (about an hour)
+	$(BIN)/python benchmarks/bench_demo.py $(ARGS)
 
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
