@@ -49,7 +49,11 @@ GREEDY_PROMPTS, GREEDY_TOKENS = 8, 48
 NEAR_TIE = 0.25
 """Logits; in bf16 greedy tokens may part only where the two best are this close."""
 PARITY = {"fp32": {"mean": 1e-4}, "bf16": {"mean": 0.06, "p99": 0.3, "k3": 4e-3}}
-TEXT = ["the", "weather", "in", "a", "city", "is", "asked", "by", "people", "who", "travel", "to", "work", "or", "home", "and", "want", "to", "know", "if", "it", "will", "rain", "or", "snow", "today", "so", "they", "take", "a", "coat", "an", "umbrella", "or", "a", "hat", "and", "walk", "along", "the", "river", "past", "the", "market", "to", "the", "station"]
+TEXT = (
+    "the weather in a city is asked by people who travel to work or home and want to know if it will "
+    "rain or snow today so they take a coat an umbrella or a hat and walk along the river past the "
+    "market to the station"
+)
 
 
 def main() -> int:
@@ -214,7 +218,8 @@ class Bench:
     def prompts(self, rng: random.Random, count: int, *, tokens: int = PROMPT_TOKENS) -> list[list[int]]:
         """Token ids of random English words, `tokens` of them."""
         return [
-            self.tokenizer.encode(" ".join(rng.choices(TEXT, k=tokens))).ids[:tokens] for _ in range(count)
+            self.tokenizer.encode(" ".join(rng.choices(TEXT.split(), k=tokens))).ids[:tokens]
+            for _ in range(count)
         ]
 
     def _run(self, kind: str, prompts: list[list[int]], *, new_tokens: int = NEW_TOKENS) -> None:
