@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 import openai
+from tokenizers import Tokenizer
 
 from art.testing.server import ArtServer
 
@@ -132,6 +133,11 @@ class Served:
 
     def rollout(self, rollout_id: str) -> dict[str, Any]:
         return dict(self.api("GET", f"rollouts/{rollout_id}"))
+
+    def decode(self, token_ids: list[int]) -> str:
+        """The text of tokens, special ones included."""
+        tokenizer = Tokenizer.from_file(f"{self.base_model}/tokenizer.json")
+        return str(tokenizer.decode(token_ids, skip_special_tokens=False))
 
     def call_row(self, call_id: str) -> dict[str, Any]:
         """A call as the store has it."""

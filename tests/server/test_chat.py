@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -355,6 +356,71 @@ def test_a_dead_engine_is_an_error_and_the_next_call_is_served(served: Served) -
         model="tests/alpha", messages=says("count")
     )
     assert answer.choices[0].message.content == "one two three four five"
+
+
+def _template(name: str) -> str:
+    return (Path(__file__).parents[1] / "data" / "templates" / f"{name}.jinja").read_text().removesuffix("\n")
+
+
+def test_tools_work_with_a_template_that_has_no_section_for_them(served: Served) -> None:
+    served.register("tests", "smol", chat_template=_template("smollm2"))
+    agent = served.agent(served.open("tests/smol", sampling="caller"))
+    example = [
+        {"role": "system", "content": "You are a weather agent."},
+        {"role": "user", "content": "And Lima?"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {
+                    "id": "e",
+                    "type": "function",
+                    "function": {"name": "get_weather", "arguments": '{"city":"Lima"}'},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "e", "content": "rain"},
+        {"role": "assistant", "content": "Rain."},
+    ]
+    messages: list[Any] = [*example, *says("What is the weather in Paris?")]
+    first = agent.chat.completions.create(model="smol", messages=messages, tools=TOOLS)
+    text = served.decode(first.prompt_token_ids)
+    assert "You are a weather agent.\n\nYou may call" in text
+    assert '"name": "get_weather", "description"' in text
+    # A call of the agent's own example reads as the model is asked to write one.
+    assert '<tool_call>{"name": "get_weather", "arguments": {"city": "Lima"}}</tool_call><|im_end|>' in text
+    assert "<|im_start|>tool\nrain<|im_end|>" in text
+    (call,) = first.choices[0].message.tool_calls
+    messages.append(
+        first.choices[0].message.model_dump(exclude_none=True, include={"role", "content", "tool_calls"})
+    )
+    messages.append({"role": "tool", "tool_call_id": call.id, "content": "sunny"})
+    second = agent.chat.completions.create(model="smol", messages=messages, tools=TOOLS)
+    assert second.choices[0].message.content == "Take a hat, it is sunny."
+    known = first.prompt_token_ids + first.choices[0].token_ids
+    assert second.prompt_token_ids[: len(known)] == known
+    tail = served.decode(second.prompt_token_ids[len(known) :])
+    assert tail == "\n<|im_start|>tool\nsunny<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_template_that_cannot_be_served_is_refused_at_registration(served: Served) -> None:
+    body = {"project": "tests", "name": "bad", "config": {"base_model": served.base_model}}
+    for template, words in ((_template("forgetful"), "once more follows"), ("{% for", "compiling")):
+        body["config"] = {"base_model": served.base_model, "chat_template": template}
+        response = served.raw("POST", "/api/v1/models", body)
+        assert response.status_code == 400
+        assert words in json.dumps(response.json())
+    assert "tests/bad" not in {model.id for model in served.client().models.list()}
+    # The same template can be served as it is where nothing has to be kept.
+    served.register("tests", "bad", chat_template=_template("forgetful"), history="template")
+    answer = served.client().chat.completions.create(model="bad", messages=says("count"))
+    assert answer.choices[0].message.content == "one two three four five"
+
+
+def test_tools_are_refused_where_the_template_holds_no_results(served: Served) -> None:
+    served.register("tests", "bracket", chat_template=_template("bracket"))
+    with pytest.raises(openai.BadRequestError, match="Only user and assistant roles"):
+        served.client().chat.completions.create(model="bracket", messages=says("hi"), tools=TOOLS)
 
 
 def test_models_are_listed_for_every_name(served: Served) -> None:

@@ -21,12 +21,19 @@ from art.config.model import ModelConfig
 from art.config.server import ServerConfig
 from art.engine.protocol import AdapterCheck, SampleRequest
 from art.errors import Conflict, InfraError, NotFound
+from art.server.auth import Principal
 from art.server.engines import EnginePool
+from art.server.keys import Keys
 from art.server.self_check import check_adapter
+from art.server.session import CallHeaders
+from art.server.sessions import Sessions
 from art.server.versions import ModelEntry, Versions
-from art.store.records import ModelRow
+from art.store.records import ModelRow, Role
 from art.store.store import Store
+from art.tokens.graph import prefix_digests
 from art.types.jobs import CheckpointInfo, ResolvedBaseModel
+from art.types.messages import parse_messages
+from art.types.wire import OpenRollout
 
 PROBE = [1, 2, 3, 4]
 
@@ -243,6 +250,42 @@ def test_a_model_whose_files_are_gone_does_not_keep_the_server_from_starting(
         assert [entry.wire_name for entry in again.entries()] == ["p/m"]
         with pytest.raises(Exception, match=r"no tokenizer\.json"):
             again.resolve("p/lost")
+
+    run(tmp_path, tiny_model_dir, body)
+
+
+def test_latest_is_what_it_was_when_the_session_began(tmp_path: Path, tiny_model_dir: Path) -> None:
+    async def body(world: World) -> None:
+        entry = await world.model()
+        await world.model("other")
+        sessions = Sessions(world.store, world.versions, Keys(world.store), url="http://x", max_waiting=9)
+        admin = Principal("k", Role.ADMIN)
+
+        async def step(rollout: str | None, model: str, text: str = "hi") -> int:
+            messages = parse_messages([{"role": "user", "content": text}])
+            headers = CallHeaders(url_rollout=rollout)
+            digests = prefix_digests(messages)
+            return (await sessions.locate(headers, admin, model, digests=digests, messages=messages)).step
+
+        old = await sessions.open(OpenRollout(model="p/m"), admin)
+        assert (old.model, old.step) == ("p/m@0", 0)
+        await world.versions.publish(entry, world.checkpoint("m", 1))
+        new = await sessions.open(OpenRollout(model="p/m"), admin)
+        first = await sessions.open(OpenRollout(model="p/m@0"), admin)
+        assert (new.step, first.step) == (1, 0)
+        assert [await step(r.rollout_id, "m") for r in (old, new, first)] == [0, 1, 0]
+        assert [await step(r.rollout_id, "gpt-4o") for r in (old, new, first)] == [0, 1, 0]
+        assert await step(old.rollout_id, "m@1") == 1
+        assert [await step(None, "m"), await step(None, "m@0")] == [1, 0]
+        # Another model's latest is pinned when the session first calls it.
+        assert await step(old.rollout_id, "other") == 0
+        # Steps that open sessions use stay; once nobody uses them they may go.
+        await world.versions.publish(entry, world.checkpoint("m", 2))
+        assert entry.leased() == {0, 1}
+        for opened in (old, new, first):
+            await sessions.finish(opened.rollout_id)
+        with pytest.raises(Conflict, match="finished"):
+            await step(old.rollout_id, "m")
 
     run(tmp_path, tiny_model_dir, body)
 
