@@ -146,7 +146,13 @@ class Selector:
     async def _whole_rollout(self, rollout_id: str) -> list[Pick]:
         if not await self.is_ours(rollout_id):
             return []
-        calls = [call for call in await self.calls_of(rollout_id) if not call.auxiliary]
+        # An agent may call other models inside its rollout (an opponent, a judge): those are not this model's.
+        ours = f"{self._project}/{self._name}"
+        calls = [
+            call
+            for call in await self.calls_of(rollout_id)
+            if not call.auxiliary and call.version.rpartition("@")[0] == ours
+        ]
         picks: list[Pick] = []
         for call in calls:
             indices = [item.index for item in call.choices]
