@@ -36,15 +36,17 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
+# Names of one or two tokens: copying a rare name at temperature 1 is a task of its own.
 TRAIN_CITIES = words(
-    "Paris London Tokyo Berlin Madrid Rome Vienna Prague Lisbon Dublin Oslo Warsaw Athens Cairo Nairobi Lagos "
-    "Accra Tunis Dakar Mumbai Delhi Jakarta Manila Seoul Osaka Hanoi Bangkok Sydney Perth Lima Bogota Quito "
-    "Santiago Havana Boston Chicago Denver Seattle Miami Dallas Toronto Montreal Lyon Munich Hamburg Milan"
+    "Tokyo Berlin Madrid Vienna Athens Nairobi Mumbai Delhi Manila Lima Denver Seattle Dallas Toronto Lyon Hamburg "
+    "Stockholm Budapest Geneva Naples Istanbul Singapore Auckland Detroit Glasgow Cologne York Venice Edinburgh Kiev "
+    "Damascus Beijing Wellington Calgary Cleveland Orlando Memphis Charlotte Philadelphia Salem Kingston Leiden "
+    "Frankfurt Basel Malta Helena Dover Cardiff"
 )
 EVAL_CITIES = words(
-    "Stockholm Helsinki Budapest Zurich Geneva Brussels Naples Porto Seville Krakow Istanbul Beirut Casablanca "
-    "Karachi Dhaka Singapore Shanghai Taipei Kyoto Melbourne Auckland Houston Phoenix Atlanta Detroit Vancouver "
-    "Ottawa Glasgow Leeds Marseille Cologne Turin"
+    "Oslo Cairo Seoul Miami Montreal Milan Brussels Melbourne Vancouver Leeds Cork Moscow Jerusalem Victoria Quebec "
+    "Portland Austin Columbus Richmond Omaha Louisville Amsterdam Bonn Leipzig Bologna Copenhagen Honolulu Chester "
+    "Norfolk Exeter Nottingham Sheffield"
 )
 TRAIN_WEATHER = words("sunny cloudy rainy windy snowy foggy stormy warm cold dry icy mild chilly clear")
 EVAL_WEATHER = words("humid hot freezing misty breezy hazy overcast frosty cool wet gloomy dusty")
