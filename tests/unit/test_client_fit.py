@@ -42,7 +42,7 @@ def fit(model: art.TrainableModel[Any, Any], agent: Any, scenarios: Any, **optio
 def test_it_runs_trains_logs_and_tells(gateway: FakeGateway, model: art.TrainableModel[Any, Any]) -> None:
     told: list[FitStep] = []
     result = fit(model, rollout, [1, 2], on_step=told.append, config=art.TrainConfig(learning_rate=1e-3))
-    assert result.batch == 2
+    assert (result.batch, result.step, result.checkpoint_path) == (2, 1, "/1")
     assert result.steps == told
     assert [step.batch for step in told] == [1, 2]
     assert [step.reward for step in told] == [1.5, 1.5]

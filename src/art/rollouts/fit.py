@@ -66,6 +66,8 @@ class FitResult:
     batch: int
     steps: list[FitStep]
     """Those of this run; earlier ones are in the model's history."""
+    checkpoint_path: str | None = None
+    """Folder of the latest checkpoint, on the server's machine."""
 
 
 OnStep = Callable[[FitStep], Awaitable[None] | None]
@@ -130,7 +132,8 @@ async def fit(
             answer = on_step(report)
             if inspect.isawaitable(answer):
                 await answer
-    return FitResult(step=await model.get_step(), batch=batch, steps=done)
+    step, path = await runner.latest()
+    return FitResult(step=step, batch=batch, steps=done, checkpoint_path=path)
 
 
 def _check_positive(**values: int) -> None:
@@ -171,6 +174,13 @@ class _Runner:
             metrics=result.metrics,
             trajectories=result.trajectories,
         )
+
+    async def latest(self) -> tuple[int, str | None]:
+        """The published step and its checkpoint's folder."""
+        step = await self.model.get_step()
+        api = self.model.backend().connection.api
+        listed = await api.checkpoints(self.model.project, self.model.name)
+        return step, next((one.path for one in listed if one.step == step), None)
 
     async def groups(self, chosen: Sequence[Any], batch: int) -> list[TrajectoryGroup]:
         """The trajectories of one batch, a group per scenario, in order."""
