@@ -27,6 +27,9 @@ BLOCK = 256
 """Keys of a block at most: bounds the scores held at once to H * S * BLOCK numbers."""
 MERGE_SCORES = 32_768
 """Scores worth computing for nothing to save one more block's dozen of kernel launches."""
+NOTHING = -60.0
+"""Exponents are held above this: e^-60 vanishes beside a row's largest weight of 1 in float32, but e^-90 is a
+denormal number, and a CPU takes up to forty times as long to make and multiply those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +102,8 @@ class TreeAttention(torch.autograd.Function):
             scores = _scores(q_HSD[:, rows], k_HSD[:, keys], block.bias)
             old = top[:, rows]
             new = torch.maximum(old, scores.amax(dim=-1, keepdim=True))
-            shrink = torch.exp(old - new)
-            weights = scores.sub_(new).exp_()
+            shrink = (old - new).clamp_(min=NOTHING).exp_()
+            weights = scores.sub_(new).clamp_(min=NOTHING).exp_()
             total[:, rows] = total[:, rows].mul(shrink).add_(weights.sum(dim=-1, keepdim=True))
             out[:, rows] = out[:, rows].mul(shrink).add_(torch.bmm(weights.to(v_HSD.dtype), v_HSD[:, keys]))
             top[:, rows] = new
@@ -120,7 +123,8 @@ class TreeAttention(torch.autograd.Function):
         grad_v = torch.empty_like(v_HSD)
         for block in ctx.blocks:
             rows, keys = slice(block.start, block.stop), slice(block.start, block.end)
-            weights = _scores(q_HSD[:, rows], k_HSD[:, keys], block.bias).sub_(lse[:, rows]).exp_()
+            scores = _scores(q_HSD[:, rows], k_HSD[:, keys], block.bias)
+            weights = scores.sub_(lse[:, rows]).clamp_(min=NOTHING).exp_()
             grad_rows = grad_HSD[:, rows]
             grad_v[:, keys] = torch.bmm(weights.to(v_HSD.dtype).transpose(1, 2), grad_rows)
             grad_weights = torch.bmm(grad_rows, v_HSD[:, keys].transpose(1, 2)).float()

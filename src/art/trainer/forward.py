@@ -36,7 +36,7 @@ def choose_dtype(asked: Dtype) -> tuple[torch.dtype, str]:
     if asked != "auto":
         return (torch.bfloat16 if asked == "bf16" else torch.float32), "as asked"
     if torch.cuda.is_available():
-        if torch.cuda.is_bf16_supported():
+        if torch.cuda.is_bf16_supported(including_emulation=False):
             return torch.bfloat16, "the GPU computes bfloat16"
         return torch.float32, "the GPU does not compute bfloat16"
     if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
