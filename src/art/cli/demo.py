@@ -31,9 +31,7 @@ def command(
     ] = None,
     path: Annotated[Path, typer.Option(help="Folder of models and records.")] = Path(".art"),
     base_model: Annotated[str | None, typer.Option(help="Another base model: a folder or a hub id.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Only the result on stdout; progress goes to stderr.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Nothing but the result on stdout.")] = False,
 ) -> None:
     """Train a small model on an agent task and show the agent before and after.
 
@@ -47,19 +45,21 @@ def command(
     from art.demo.live import Display, transcript
     from art.demo.run import BASE_MODEL, PROJECT, Options, demonstrate
     from art.demo.tasks import TASKS
+    from art.utils.console import console
 
     plot.available()
     chosen = TASKS[task]
-    console = Console(stderr=as_json)
     options = Options(seed=seed, steps=steps, path=path, base_model=base_model or BASE_MODEL)
-    with Display(console, f"art demo: {chosen.title}") as display:
+    # The client's own notices go to the same console: one terminal has room for one live display.
+    with Display(console(), f"art demo: {chosen.title}") as display:
         outcome = asyncio.run(demonstrate(chosen, options, display))
+    report = console() if as_json else Console(markup=False, highlight=False, soft_wrap=True)
     for title, turns in (("before", outcome.run_before), ("after", outcome.run_after)):
-        display.say(f"\nthe same scenario {title}:\n{transcript(turns)}")
+        report.print(f"the same scenario {title}:\n{transcript(turns)}\n", markup=False)
     file = plot.plot_rewards(outcome, path / PROJECT / f"{outcome.task}-seed{seed}.png")
-    display.say(f"\nreward curve: {file}")
+    report.print(f"reward curve: {file}", markup=False)
     if not outcome.improved:
-        display.say("the model did not improve by more than chance explains")
+        report.print("the model did not improve by more than chance explains")
     typer.echo(json.dumps(outcome.summary()))
     if not outcome.improved:
         raise typer.Exit(NOT_IMPROVED)
