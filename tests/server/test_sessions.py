@@ -86,6 +86,20 @@ def test_calls_that_open_one_rollout_at_the_same_time(served: Served) -> None:
     assert len({call["branch"] for call in calls}) == 10
 
 
+def test_two_models_called_at_once_share_the_rollout_of_a_header(served: Served) -> None:
+    client = served.client()
+
+    def call(number: int) -> Any:
+        model = ("tests/alpha", "tests/beta")[number % 2]
+        return ask(client, f"count {number}", model=model, extra_headers={"X-ART-Rollout": "ro-two-models"})
+
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(call, range(6)))
+    assert {rollout_of(served, answer) for answer in answers} == {"ro-two-models"}
+    versions = [answer.choices[0].art["version"] for answer in answers]
+    assert versions == ["tests/alpha@0", "tests/beta@0"] * 3
+
+
 def test_a_header_with_an_impossible_id_is_refused(served: Served) -> None:
     for name in ("../../etc", "a b", "x" * 200):
         with pytest.raises(openai.BadRequestError, match="cannot be a rollout id"):

@@ -179,6 +179,12 @@ def test_branches_are_numbered_as_they_fork() -> None:
     assert [first.branch, main.branch, fork.branch, again.branch] == [0, 0, 1, 2]
     assert after.node is fork
     assert session.graph.branch_for(after.node) == 1
+    # A call that failed leaves its place to the one that repeats it.
+    session.graph.abandon(fork, 1)
+    assert session.graph.branch_for(fork) == 1
+    assert session.graph.branch_for(fork) == 3
+    session.graph.abandon(fork, 3)
+    assert session.graph.branch_for(fork) == 4
 
 
 def test_returned_call_ids_tell_equal_choices_apart() -> None:

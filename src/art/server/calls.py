@@ -12,7 +12,7 @@ from art.server.sampling import ResolvedSampling, call_seed, resolve_sampling
 from art.server.session import Session
 from art.server.sessions import Located, Sessions
 from art.server.versions import ModelEntry
-from art.tokens.graph import prefix_digests
+from art.tokens.graph import Node, prefix_digests
 from art.tokens.prompt import Prompt, prompt_after
 from art.types.messages import Message, Tool
 
@@ -51,13 +51,18 @@ class CallPlan:
     number: int
     branch: int
     prompt: Prompt
-    parent_call_id: str | None
+    parent: Node | None
+    """The choice this call continues, of the same session."""
     new_messages: Sequence[Message]
     """Messages since the parent call; all of them without a parent."""
     sampling: ResolvedSampling
     max_tokens: int
     seeds: tuple[int, ...]
     agent: str | None = None
+
+    @property
+    def parent_call_id(self) -> str | None:
+        return self.parent.call_id if self.parent is not None else None
 
     @property
     def version(self) -> str:
@@ -113,7 +118,7 @@ def plan_call(
         number=number,
         branch=session.graph.branch_for(parent),
         prompt=prompt,
-        parent_call_id=parent.call_id if parent is not None else None,
+        parent=parent,
         new_messages=request.messages[prompt.depth :] if parent is not None else request.messages,
         sampling=sampling,
         max_tokens=min(room, sampling.params.max_tokens or room),

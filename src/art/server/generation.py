@@ -93,6 +93,7 @@ class CallRun:
             reason = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
             for choice in self.choices:
                 choice.finish_reason = choice.finish_reason or reason
+            self.plan.session.graph.abandon(self.plan.parent, self.plan.branch)
             if any(choice.token_ids for choice in self.choices):
                 await asyncio.shield(asyncio.ensure_future(self._record()))
             raise

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections import Counter
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 KEY_SECONDS = 7 * 24 * 3600.0
 """Life of a rollout's key: longer than any rollout, so that the table of keys does not grow for ever."""
+MAX_REPEATS = 65_536
+"""Scenario, member and step of this many rollouts are remembered, so that no two of them share their draws."""
 IMPLICIT_REASON = "kept together by its calls' history; no client opened it, so none ends it"
 
 
@@ -59,7 +61,7 @@ class Sessions:
         self._open: dict[str, Session] = {}
         self._opening: dict[str, asyncio.Lock] = {}
         self._by_own_history = HistoryIndex()
-        self._repeats: Counter[tuple[object, ...]] = Counter()
+        self._repeats: OrderedDict[tuple[object, ...], int] = OrderedDict()
         self._announced: set[str] = set()
         self.admission = Admission(max_waiting)
 
@@ -112,7 +114,6 @@ class Sessions:
     def close(self, rollout_id: str) -> None:
         """Forget an open session: the rollout has got a final status elsewhere. Unknown ids change nothing."""
         session = self._open.pop(rollout_id, None) or self._by_own_history.remove(rollout_id)
-        self._opening.pop(rollout_id, None)
         if session is None:
             return
         for entry, step in session.pins.values():
@@ -121,33 +122,42 @@ class Sessions:
 
     async def _start(self, row: RolloutRow, entry: ModelEntry, *, aliases: bool) -> Session:
         """Store the rollout and keep its session; an open one with this id is returned."""
-        lock = self._opening.setdefault(row.rollout_id, asyncio.Lock())
-        async with lock:
-            session = self._open.get(row.rollout_id)
-            if session is not None:
-                if session.row.project != row.project or session.row.model != row.model:
-                    raise Conflict(
-                        f"the rollout {row.rollout_id} is open for {session.entry.wire_name}",
-                        hint="give every rollout an id of its own",
-                    )
-                return session
-            entry.sessions[row.step] += 1  # before the wait: the checkpoint must stay
-            try:
-                stored = await self._store.open_rollout(row)
-                if stored.status is not RolloutStatus.RUNNING:
-                    raise ended(stored)
-                session = self._session(stored, entry, aliases=aliases)
-            finally:
-                entry.sessions[row.step] -= 1
-            self._open[row.rollout_id] = session
-            return session
+        try:
+            async with self._opening.setdefault(row.rollout_id, asyncio.Lock()):
+                session = self._open.get(row.rollout_id)
+                if session is None:
+                    return await self._store_and_keep(row, entry, aliases=aliases)
+        finally:
+            self._opening.pop(row.rollout_id, None)
+        # A call's header only finds the rollout: in it, several models may be called.
+        if aliases and session.entry is not entry:
+            raise Conflict(
+                f"the rollout {row.rollout_id} is open for {session.entry.wire_name}",
+                hint="give every rollout an id of its own",
+            )
+        return session
+
+    async def _store_and_keep(self, row: RolloutRow, entry: ModelEntry, *, aliases: bool) -> Session:
+        entry.sessions[row.step] += 1  # before the wait: the checkpoint must stay
+        try:
+            stored = await self._store.open_rollout(row)
+            if stored.status is not RolloutStatus.RUNNING:
+                raise ended(stored)
+            # After a cancelled opening two may come here; the first one's session is the rollout's.
+            session = self._open.get(row.rollout_id) or self._session(stored, entry, aliases=aliases)
+        finally:
+            entry.sessions[row.step] -= 1
+        self._open[row.rollout_id] = session
+        return session
 
     def _session(self, row: RolloutRow, entry: ModelEntry, *, aliases: bool) -> Session:
         scenario = row.scenario_id if row.scenario_id is not None else row.rollout_id
         space = (entry.key, row.run_seed, scenario, row.member, row.step)
-        repeat = self._repeats[space]
+        repeat = self._repeats.get(space, 0)
         if row.scenario_id is not None:  # a rollout's own id never comes twice
-            self._repeats[space] += 1
+            self._repeats[space] = repeat + 1
+            if len(self._repeats) > MAX_REPEATS:
+                self._repeats.popitem(last=False)
         seeds = SeedSpace(row.run_seed, scenario, row.member, row.step, repeat)
         session = Session(row=row, entry=entry, aliases=aliases, seeds=seeds)
         self._pin(session, entry, row.step)

@@ -81,6 +81,11 @@ class TokenGraph:
         self._branches += 1
         return self._branches - 1
 
+    def abandon(self, node: Node | None, branch: int) -> None:
+        """The call that continued `node` as `branch` failed: the next one takes its place on that branch."""
+        if branch == (node.branch if node is not None else 0):
+            self._continued.discard(node.call_id if node is not None else "")
+
     def add(self, node: Node) -> None:
         """Remember a sampled choice."""
         self._nodes.setdefault(node.digest, []).append(node)
