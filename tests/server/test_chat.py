@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -341,21 +343,25 @@ def test_a_client_that_leaves_ends_its_call_and_keeps_what_was_sampled(
     assert 0 < calls[0]["choices"][0]["token_count"] < len(TICKS)
 
 
-def test_a_dead_engine_is_an_error_and_the_next_call_is_served(served: Served) -> None:
-    import os
-    import signal
-
-    client = served.client()
-    parts = client.chat.completions.create(model="tests/alpha", messages=says("slowly please"), stream=True)
+def test_a_dead_engine_is_an_error_and_the_same_call_is_served_again(served: Served) -> None:
+    opened = served.open(sampling="caller")
+    agent = served.agent(opened).with_options(max_retries=5)
+    ask: dict[str, Any] = {"model": "alpha", "messages": says("slowly please"), "max_tokens": 300}
+    parts = agent.chat.completions.create(**ask, stream=True)
     next(chunk for chunk in parts if chunk.choices[0].delta.content)
     engine = next(w for w in served.api("GET", "health")["workers"] if w["name"] == "engine")
     os.kill(engine["pid"], signal.SIGKILL)
     with pytest.raises(openai.APIError, match="engine process ended"):
         stream(parts)
-    answer = client.with_options(max_retries=5).chat.completions.create(
-        model="tests/alpha", messages=says("count")
-    )
-    assert answer.choices[0].message.content == "one two three four five"
+    answer = agent.chat.completions.create(**ask)
+    assert answer.choices[0].finish_reason == "length"
+    failed, repeated = served.rollout(opened["rollout_id"])["calls"]
+    assert failed["choices"][0]["finish_reason"] == "error"
+    assert failed["choices"][0]["fate"] == "filtered"
+    assert 0 < failed["choices"][0]["token_count"] < 300
+    assert repeated["choices"][0]["fate"] == "pending"
+    # The repetition stands where the failed call stood.
+    assert (failed["branch"], repeated["branch"]) == (0, 0)
 
 
 def _template(name: str) -> str:

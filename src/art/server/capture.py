@@ -17,6 +17,9 @@ from art.types.messages import Message, ToolCall
 from art.types.policy import Fate, Purpose
 from art.types.tokens import CallRecord, ChoiceRecord, VersionSpan
 
+GREEDY = "sampled greedily (temperature 0), which carries no probability to train"
+FAILED = "its call failed before the answer was whole"
+
 
 @dataclass(slots=True)
 class Choice:
@@ -100,10 +103,9 @@ def _choice_record(plan: CallPlan, choice: Choice) -> ChoiceRecord:
     if plan.session.row.purpose is Purpose.EVALUATE:
         fate, reason = Fate.EVALUATION, "sampled in an evaluation session"
     elif plan.sampling.params.temperature == 0:
-        fate, reason = (
-            Fate.FILTERED,
-            "sampled greedily (temperature 0), which carries no probability to train",
-        )
+        fate, reason = Fate.FILTERED, GREEDY
+    elif choice.finish_reason == "error":
+        fate, reason = Fate.FILTERED, FAILED
     return ChoiceRecord(
         index=choice.index,
         finish_reason=choice.finish_reason or "cancelled",

@@ -91,8 +91,8 @@ class CallRun:
         except (asyncio.CancelledError, Exception) as error:
             # The boundary of a call: however it ends, what was sampled is written down.
             reason = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
-            for choice in self.choices:
-                choice.finish_reason = choice.finish_reason or reason
+            for choice in self.choices:  # the ones that had ended were not delivered either
+                choice.finish_reason = reason
             self.plan.session.graph.abandon(self.plan.parent, self.plan.branch)
             if any(choice.token_ids for choice in self.choices):
                 await asyncio.shield(asyncio.ensure_future(self._record()))

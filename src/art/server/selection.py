@@ -23,6 +23,8 @@ Pick = tuple[str, int]
 
 SEARCHED_CALLS = 5000
 """Newest calls of the model among which a choice without its art field is looked for."""
+UNDELIVERED = ("error", "cancelled")
+"""Finish reasons of choices whose call failed, or whose client left before they were whole."""
 LOGPROB_TOLERANCE = 1e-4
 """Recorded log-probabilities are float32 and reach the program as decimal text."""
 
@@ -153,9 +155,15 @@ class Selector:
             for call in await self.calls_of(rollout_id)
             if not call.auxiliary and call.version.rpartition("@")[0] == ours
         ]
+        # What was cut off and never continued reached no agent: its tokens earned nothing.
+        continued = {call.parent_call_id for call in calls}
         picks: list[Pick] = []
         for call in calls:
-            indices = [item.index for item in call.choices]
+            indices = [
+                item.index
+                for item in call.choices
+                if item.finish_reason not in UNDELIVERED or call.call_id in continued
+            ]
             if len(indices) > 1:
                 indices = [await self._continued(call, indices, calls)]
             picks += [(call.call_id, index) for index in indices]
