@@ -17,7 +17,7 @@ import openai
 import pytest
 
 import art
-from art.errors import ArtError, Conflict, InvalidReward, NotFound, Unauthorized
+from art.errors import Conflict, InvalidReward, NotFound, Unauthorized
 from art.testing.tiny import tiny_model
 
 pytestmark = pytest.mark.slow
@@ -336,16 +336,38 @@ def test_a_killed_server_is_started_again_and_the_program_goes_on(tmp_path: Path
         assert (result.step, result.published) == (1, True)
         assert await backend.connection.endpoint() == before
         assert (await ask(model)).art["version"] == "p/m@1"
-        # While a call is on its way: the rollout is lost, and named as infrastructure's.
-        async with art.rollout(model) as session:
-            os.kill(server_pid(tmp_path), signal.SIGKILL)
-            with pytest.raises((openai.APIError, ArtError)) as caught:
-                await session.openai_client().chat.completions.create(model="m", messages=QUESTION)
-            from art.rollouts.failure import is_infrastructure
+        # And during a gather: what was in flight is lost, named, and run again.
+        opened: list[str] = []
+        ended: list[str] = []
 
-            assert is_infrastructure(caught.value)
-        info = await backend.connection.api.rollout(session.rollout_id)
-        assert info.status == "infra_error"
+        async def agent(task: str, session: Any) -> float:
+            opened.append(session.rollout_id)
+            if len(opened) == 3:
+                os.kill(server_pid(tmp_path), signal.SIGKILL)
+            await _say_async(task, session.openai_client())
+            ended.append(session.rollout_id)
+            return float(len(ended))
+
+        result = await art.fit(
+            model,
+            agent,
+            ["a"],
+            steps=2,
+            groups_per_step=1,
+            rollouts_per_group=4,
+            max_exceptions=0,
+            verbose=False,
+        )
+        [step] = result.steps
+        trained = [str(outcome.rollout_id) for outcome in step.trajectories]
+        assert [str(outcome.status) for outcome in step.trajectories] == ["trained"] * 4
+        api = backend.connection.api
+        lost = {
+            rollout_id: await api.rollout(rollout_id) for rollout_id in opened if rollout_id not in trained
+        }
+        assert len(lost) >= 2
+        assert {str(info.status) for info in lost.values()} == {"infra_error"}
+        assert {info.reward for info in lost.values()} == {None}
 
     with art.LocalBackend(path=tmp_path, serve_args=SERVE) as backend:
         asyncio.run(run(backend))

@@ -129,11 +129,15 @@ async def fit(
         done.append(report)
         say(_line(model.name, report, steps), markup=False)
         if on_step is not None:
-            answer = on_step(report)
-            if inspect.isawaitable(answer):
-                await answer
+            await _tell(on_step, report)
     step, path = await runner.latest()
     return FitResult(step=step, batch=batch, steps=done, checkpoint_path=path)
+
+
+async def _tell(on_step: OnStep, report: FitStep) -> None:
+    answer = on_step(report)
+    if inspect.isawaitable(answer):
+        await answer
 
 
 def _check_positive(**values: int) -> None:
