@@ -192,13 +192,8 @@ class CheckpointStore:
         state: TrainerState,
     ) -> CheckpointInfo:
         """Publish a step. Conflict when it is published already: checkpoints never change."""
+        self.require_unpublished(manifest.step)
         target = self.folder(manifest.step)
-        if target.exists():
-            raise Conflict(
-                f"Step {manifest.step} of {manifest.project}/{manifest.name} is published already",
-                cause=f"{target} exists",
-                hint="delete the later steps before training from an earlier one",
-            )
         self.root.mkdir(parents=True, exist_ok=True)
         temporary = self.root / f"{TEMPORARY}{manifest.step:04d}-{os.getpid()}"
         temporary.mkdir()
@@ -212,11 +207,19 @@ class CheckpointStore:
             (temporary / MANIFEST).write_text(manifest.model_dump_json(indent=2))
             fsync_folder(temporary)
             temporary.rename(target)
-        except OSError:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)  # a full disk must not keep the half
         fsync_path(self.root)
         return manifest.info(target)
+
+    def require_unpublished(self, step: int) -> None:
+        """Conflict when `step` exists: a job of another id must not train into it."""
+        if self.folder(step).exists():
+            raise Conflict(
+                f"Step {step} is published already",
+                cause=f"{self.folder(step)} exists and was not written by this job",
+                hint="delete the later steps before training from an earlier one",
+            )
 
 
 def delete_checkpoint(path: Path) -> None:

@@ -105,6 +105,8 @@ class Policy:
         self.parameters: dict[str, torch.nn.Parameter] = {
             name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
         }
+        self.fresh_adapter = self.adapter_state()
+        """As initialised from `lora.seed`: what a new model starts from."""
 
     @classmethod
     def load(cls, base: Path, *, lora: LoraConfig, dtype: torch.dtype) -> Policy:
@@ -210,7 +212,7 @@ class Policy:
         from peft import get_peft_model_state_dict
 
         return {
-            name: tensor.detach().to("cpu", torch.float32).contiguous()
+            name: tensor.detach().to("cpu", torch.float32, copy=True).contiguous()
             for name, tensor in get_peft_model_state_dict(self.peft).items()
         }
 

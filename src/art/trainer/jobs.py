@@ -18,7 +18,7 @@ from torch import Tensor
 
 from art.config.model import LoraConfig
 from art.config.train import ResolvedTrainConfig
-from art.errors import ConfigError, InvalidInput, NotFound
+from art.errors import ConfigError, InvalidInput, NotFound, TrainingFailed, boundary
 from art.trainer import parity
 from art.trainer.batch import Batch, load_batch
 from art.trainer.checkpoint import ADAPTER, ADAPTER_CONFIG, CheckpointStore, Manifest, TrainerState
@@ -40,6 +40,7 @@ PROBE_TOKENS = 64
 """Length of the self-check sequence: enough for an adapter to show, one short prefill for the engine."""
 MAX_ROW_TOKENS = 4096
 MIN_ROW_TOKENS = 256
+STEP_HINT = "nothing was published and the batch can be sent again; when memory ran out, set packed_sequence_length lower"
 ROW_MEMORY_SHARE = 8
 """One row's activations may take this fraction (1/8) of the machine's memory."""
 
@@ -73,11 +74,8 @@ class Trainer:
         tensors = (
             initial_adapter(Path(request.initial_adapter), request.lora) if request.initial_adapter else None
         )
-        # A fresh adapter must not depend on what was trained in this process before.
-        self._policy = None
         policy = self.policy(request.base, request.lora)
-        if tensors is not None:
-            policy.load_adapter_state(tensors)
+        policy.load_adapter_state(policy.fresh_adapter if tensors is None else tensors)
         torch.manual_seed(request.seed)
         probe = first_probe(policy.vocab_size, request.base.context_length, request.seed)
         manifest = Manifest(
@@ -117,6 +115,7 @@ class Trainer:
         store.remove_leftovers()
         if recorded := store.find_job(job.job_id):
             return recorded
+        store.require_unpublished(job.step)
         on_progress(Progress(phase="samples", done=0, total=1))
         limit = job.config.max_sequence_length or job.base.context_length
         batch = load_batch(job, max_length=min(limit, job.base.context_length))
@@ -133,9 +132,10 @@ class Trainer:
                 fates=batch.choice_fates(),
                 notes=batch.notes,
             )
-        policy, optimizer, state = self._resume(job, store)
-        check_tokens(batch, policy.vocab_size)
-        tally, notes = self._update(job, batch, policy, optimizer, on_progress)
+        with boundary("the training step", TrainingFailed, hint=STEP_HINT):
+            policy, optimizer, state = self._resume(job, store)
+            check_tokens(batch, policy.vocab_size)
+            tally, notes = self._update(job, batch, policy, optimizer, on_progress)
         metrics |= step_metrics(tally, job.config)
         metrics["time/step_trainer_s"] = time.monotonic() - started
         on_progress(Progress(phase="publish", done=0, total=1))
