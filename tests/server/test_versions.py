@@ -279,6 +279,15 @@ def test_latest_is_what_it_was_when_the_session_began(tmp_path: Path, tiny_model
         assert [await step(None, "m"), await step(None, "m@0")] == [1, 0]
         # Another model's latest is pinned when the session first calls it.
         assert await step(old.rollout_id, "other") == 0
+        # A rollout whose agent was never heard of again does not hold its step for ever.
+        lost = await sessions.open(OpenRollout(model="p/m"), admin)
+        await sessions.sweep()
+        assert (await world.store.get_rollout(lost.rollout_id)).status == "running"
+        for opened in (old, new, first):
+            sessions._open[opened.rollout_id].running += 1  # as a call does
+        await sessions.sweep(idle=0.0)
+        assert (await world.store.get_rollout(lost.rollout_id)).status == "infra_error"
+        assert await step(old.rollout_id, "m") == 0
         # Steps that open sessions use stay; once nobody uses them they may go.
         await world.versions.publish(entry, world.checkpoint("m", 2))
         assert entry.leased() == {0, 1}

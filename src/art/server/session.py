@@ -49,6 +49,8 @@ class Session:
     tokens: int = 0
     running: int = 0
     started: float = field(default_factory=time.monotonic)
+    used: float = field(default_factory=time.monotonic)
+    """Of the last call."""
     answers: dict[str, tuple[str, asyncio.Future[Any]]] = field(default_factory=dict)
     """By Idempotency-Key: the digest of the request and its answer."""
 
@@ -81,6 +83,7 @@ class Session:
         if seconds is not None and seconds <= 0:
             raise self._over("max_seconds", f"its {limits.max_seconds} s of wall time are over")
         self.calls += 1
+        self.used = time.monotonic()
         return self.calls - 1
 
     def _over(self, limit: str, cause: str) -> LimitReached:

@@ -34,6 +34,10 @@ logger = logging.getLogger(__name__)
 
 KEY_SECONDS = 7 * 24 * 3600.0
 """Life of a rollout's key: longer than any rollout, so that the table of keys does not grow for ever."""
+IDLE_SECONDS = 24 * 3600.0
+"""A rollout without a call for this long has lost its agent: nobody else would ever end it."""
+SWEEP_SECONDS = 600.0
+"""Between two looks for such rollouts."""
 MAX_REPEATS = 65_536
 """Scenario, member and step of this many rollouts are remembered, so that no two of them share their draws."""
 IMPLICIT_REASON = "kept together by its calls' history; no client opened it, so none ends it"
@@ -63,6 +67,7 @@ class Sessions:
         self._by_own_history = HistoryIndex()
         self._repeats: OrderedDict[tuple[object, ...], int] = OrderedDict()
         self._announced: set[str] = set()
+        self._swept = time.monotonic()
         self.admission = Admission(max_waiting)
 
     # -- opening and ending
@@ -74,6 +79,8 @@ class Sessions:
         """
         rollout_id = request.rollout_id or uuid.uuid4().hex
         check_id(rollout_id)
+        if time.monotonic() - self._swept > SWEEP_SECONDS:
+            await self.sweep()
         entry, step = self._versions.resolve(request.model, principal.project)
         principal.require_project(entry.row.project)
         default: Sampling = "training" if request.purpose is Purpose.TRAIN else "caller"
@@ -119,6 +126,14 @@ class Sessions:
         for entry, step in session.pins.values():
             entry.sessions[step] -= 1
         session.pins.clear()
+
+    async def sweep(self, idle: float = IDLE_SECONDS) -> None:
+        """End the rollouts without a call for `idle` seconds as `infra_error`."""
+        now = self._swept = time.monotonic()
+        silent = [s.id for s in self._open.values() if not s.running and now - s.used > idle]
+        for rollout_id in silent:
+            reason = f"its agent made no call for {idle / 3600:.0f} hours"
+            await self.finish(rollout_id, RolloutStatus.INFRA_ERROR, reason)
 
     async def _start(self, row: RolloutRow, entry: ModelEntry, *, aliases: bool) -> Session:
         """Store the rollout and keep its session; an open one with this id is returned."""
