@@ -12,9 +12,9 @@ class LoraConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    r: int = Field(8, ge=1, le=1024)
+    r: int = Field(default=8, ge=1, le=1024)
     """Rank. 8 is enough for tasks of the size a laptop trains."""
-    alpha: float = Field(16.0, gt=0)
+    alpha: float = Field(default=16.0, gt=0)
     """The update is scaled by alpha / r."""
     target_modules: tuple[str, ...] = (
         "q_proj",

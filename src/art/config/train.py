@@ -14,34 +14,34 @@ class TrainConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    learning_rate: float | None = Field(None, gt=0, le=1.0)
+    learning_rate: float | None = Field(default=None, gt=0, le=1.0)
     """Adam's step size; None resolves by model size."""
     loss_fn: Literal["ppo"] = "ppo"
     """`ppo`: clipped surrogate objective, Schulman et al. 2017 (arXiv:1707.06347)."""
-    epsilon: float = Field(0.2, gt=0, lt=1)
+    epsilon: float = Field(default=0.2, gt=0, lt=1)
     """Lower clip of the probability ratio: 1 - epsilon."""
-    epsilon_high: float = Field(0.28, gt=0)
+    epsilon_high: float = Field(default=0.28, gt=0)
     """Upper clip: 1 + epsilon_high (clip-higher, arXiv:2503.14476)."""
     normalize_advantages: bool = True
     """Divide by the group's standard deviation (GRPO, arXiv:2402.03300); False only subtracts the mean."""
     loss_aggregation: Literal["rollout", "token"] = "rollout"
     """`rollout`: mean over a rollout's trained tokens, then over rollouts. `token`: mean over all tokens."""
-    truncated_importance_sampling: float | None = Field(2.0, gt=0)
+    truncated_importance_sampling: float | None = Field(default=2.0, gt=0)
     """Upper bound of the train/serve ratio used as a weight per token; None switches the correction off."""
-    updates: int = Field(1, ge=1, le=64)
+    updates: int = Field(default=1, ge=1, le=64)
     """Optimizer updates per train call; each sees an equal share of the batch's rollouts."""
-    max_grad_norm: float = Field(1.0, gt=0)
-    adam_beta1: float = Field(0.9, ge=0, lt=1)
-    adam_beta2: float = Field(0.99, ge=0, lt=1)
-    adam_epsilon: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-    packed_sequence_length: int | None = Field(None, ge=16)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    adam_beta2: float = Field(default=0.99, ge=0, lt=1)
+    adam_epsilon: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    packed_sequence_length: int | None = Field(default=None, ge=16)
     """Tokens of one micro-batch row; None chooses by memory. A longer sample gets a row of its own."""
-    logprob_calculation_chunk_size: int = Field(1024, ge=1)
+    logprob_calculation_chunk_size: int = Field(default=1024, ge=1)
     """Trained positions per pass of the LM head."""
-    max_sequence_length: int | None = Field(None, ge=1)
+    max_sequence_length: int | None = Field(default=None, ge=1)
     """A rollout with a longer sequence is `overlong`; None is the model's context."""
-    max_steps_off_policy: int | None = Field(None, ge=0)
+    max_steps_off_policy: int | None = Field(default=None, ge=0)
     """Rollouts sampled more steps before the parent are `stale`; None takes all."""
 
     @model_validator(mode="before")

@@ -63,17 +63,17 @@ class SamplingParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    temperature: float = Field(1.0, ge=0.0, le=100.0)
+    temperature: float = Field(default=1.0, ge=0.0, le=100.0)
     """0 is greedy; its log-probabilities are taken at temperature 1 and the choice is not trained."""
-    top_p: float = Field(1.0, gt=0.0, le=1.0)
-    top_k: int = Field(0, ge=0)
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    top_k: int = Field(default=0, ge=0)
     """0 is off."""
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1)
     """New tokens at most; None is what the context leaves."""
     seed: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: bool = True
-    top_logprobs: int = Field(0, ge=0, le=20)
+    top_logprobs: int = Field(default=0, ge=0, le=20)
 
 
 class Limits(BaseModel):
@@ -81,8 +81,8 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    max_calls: int | None = Field(None, ge=1)
-    max_tokens: int | None = Field(None, ge=1)
+    max_calls: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1)
     """Sampled tokens over all calls."""
-    max_seconds: float | None = Field(None, gt=0)
+    max_seconds: float | None = Field(default=None, gt=0)
     """Wall time from the session's start."""
