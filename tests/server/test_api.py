@@ -57,6 +57,14 @@ class TestModels:
         failed(served.raw("GET", "/api/v1/models/tests/ghost"), 404, "not_found")
         assert not (served.server.path / "tests" / "models" / "ghost").exists()
 
+    def test_a_registration_that_fails_late_leaves_no_ghost(self, served: Served, tmp_path: Path) -> None:
+        config = {"base_model": served.base_model, "initial_adapter": str(tmp_path)}
+        body = {"project": "tests", "name": "ghost", "config": config}
+        response = served.raw("POST", "/api/v1/models", body)
+        assert response.status_code in (400, 404), response.text
+        assert "ghost" not in [item["name"] for item in served.api("GET", "models")["models"]]
+        assert served.register("tests", "ghost")["step"] == 0, "the name is free for a better attempt"
+
     @pytest.mark.parametrize(
         ("body", "field"),
         [

@@ -18,7 +18,8 @@ async def health(call: ApiCall) -> Health:
     """`degraded` when a worker that was started is not there."""
     gateway = call.gateway
     workers = [*gateway.engines.health(), gateway.trainer.health()]
-    missing = any(not worker.alive and worker.restarts + bool(worker.pid) > 0 for worker in workers)
+    # A worker that has sent a heartbeat was started; one that was never needed is not missed.
+    missing = any(not worker.alive and worker.last_heartbeat_age is not None for worker in workers)
     return Health(
         status="degraded" if missing else "ok",
         version=package_version(),

@@ -123,10 +123,12 @@ class Jobs:
                 after = event.id
                 yield event
                 if event.type in FINAL:
+                    self._news.pop(job_id, None)
                     return
             if found:
                 continue
             if (await self._store.get_job(job_id)).info.status in FINAL:
+                self._news.pop(job_id, None)
                 return
             try:
                 await asyncio.wait_for(news.wait(), KEEP_ALIVE_SECONDS)
@@ -230,6 +232,7 @@ class Jobs:
             await self._publish(entry, job.info.job_id, outcome)
         result, outcomes = conclude(job, outcome, self._choices(job, entry))
         await self._store.complete_job(job.info.job_id, result, outcomes)
+        self._announce(job.info.job_id)
         entry.row = entry.row.model_copy(update={"batch": max(entry.row.batch, job.batch)})
         await self.retention.apply(entry)
 

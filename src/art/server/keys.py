@@ -16,6 +16,7 @@ from art.store.store import Store
 
 PREFIX = "art_"
 ADMIN_KEY_ID = "admin"
+ROLLOUT_KEY_SECONDS = 30 * 24 * 3600.0  # far beyond any rollout; afterwards its key is deleted at a start
 _CACHE_SIZE = 4096  # keys kept in memory; a rollout has one each
 
 
@@ -39,7 +40,7 @@ class Keys:
         *,
         label: str = "",
     ) -> str:
-        """A new token, shown this once. `expires` is a Unix time, None is never."""
+        """A new token, shown this once. `expires` is a Unix time, None is never (a rollout's key: a month)."""
         return (await self.create_row(role, project, rollout_id, expires, label=label))[0]
 
     async def create_row(
@@ -52,6 +53,8 @@ class Keys:
         label: str = "",
     ) -> tuple[str, KeyRow]:
         """As `create`, with what is kept of the key."""
+        if rollout_id is not None and expires is None:
+            expires = time.time() + ROLLOUT_KEY_SECONDS
         key_id = secrets.token_hex(6)
         token = f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
         row = KeyRow(

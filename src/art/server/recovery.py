@@ -8,7 +8,9 @@ import logging
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
+from art.server.files import write_lines
 from art.store.records import ModelRow
 from art.store.store import Store
 
@@ -23,6 +25,7 @@ async def recover(store: Store) -> None:
 
     Rollouts that ran have lost their sessions: `infra_error`. Checkpoints that were being written are removed.
     A finished checkpoint that nobody recorded, and that no open job will, is set aside, not deleted.
+    A history file that lacks a row of the store gets it.
     """
     interrupted = await store.interrupt_running(INTERRUPTED)
     if interrupted:
@@ -32,6 +35,8 @@ async def recover(store: Store) -> None:
     for model in await store.list_models():
         known = {row.info.step for row in await store.list_checkpoints(model.project, model.name)}
         await asyncio.to_thread(_tidy, model, known, open_jobs)
+        history = await store.list_history(model.project, model.name)
+        await asyncio.to_thread(_complete_history, Path(model.model_dir) / "history.jsonl", history)
 
 
 def _tidy(model: ModelRow, known: set[int], open_jobs: set[str]) -> None:
@@ -50,6 +55,14 @@ def _tidy(model: ModelRow, known: set[int], open_jobs: set[str]) -> None:
             aside.parent.mkdir(exist_ok=True)
             folder.rename(aside)
             logger.warning("step %s was never published; its files are in %s", folder.name, aside)
+
+
+def _complete_history(file: Path, rows: list[dict[str, Any]]) -> None:
+    """Write history.jsonl anew when the server died between the store's row and the file's line."""
+    lines = len(file.read_bytes().splitlines()) if file.exists() else 0
+    if lines < len(rows):
+        write_lines(file, rows)
+        logger.warning("%s had %d of %d rows and was written anew", file, lines, len(rows))
 
 
 def _unpublished(model: ModelRow, folder: Path, known: set[int]) -> bool:

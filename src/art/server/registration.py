@@ -64,8 +64,12 @@ class Registration:
         )
         # The template first: a model that cannot be served leaves nothing behind.
         entry = await self._versions.add(row)
-        checkpoint = await self._trainer.prepare_model(prepared)
-        await self._versions.publish(entry, checkpoint)
+        try:
+            checkpoint = await self._trainer.prepare_model(prepared)
+            await self._versions.publish(entry, checkpoint)
+        except BaseException:
+            self._versions.discard(entry)
+            raise
         row = row.model_copy(update={"step": checkpoint.step})
         # The row comes last: until it is there, a repeated registration does all of this again.
         await self._store.put_model(row)

@@ -129,6 +129,10 @@ class Versions:
         self._entries[entry.key] = entry
         return entry
 
+    def discard(self, entry: ModelEntry) -> None:
+        """Take back an `add` whose registration failed."""
+        self._entries.pop(entry.key, None)
+
     async def _renderer(self, row: ModelRow) -> tuple[Renderer, Proof]:
         key = (row.base.path, row.config.chat_template, row.config.history)
         if key not in self._renderers:
