@@ -167,4 +167,5 @@ TASK = Task(
     steps=24,
     learning_rate=3e-4,
     budget_seconds=330.0,
+    enough=0.985,
 )
