@@ -173,6 +173,35 @@ def test_it_is_started_anew_without_being_asked(tmp_path: Path) -> None:
     run(main)
 
 
+def test_a_start_goes_on_when_the_first_who_asked_goes_away(tmp_path: Path) -> None:
+    async def main() -> None:
+        worker = Supervised(spec(tmp_path, "ok"))
+        first = asyncio.create_task(worker.channel())
+        await until(lambda: worker.starts == 1)
+        second = asyncio.create_task(worker.channel())
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert await (await second).call("echo", {"x": 1}, silence=20) == {"x": 1}
+        assert worker.starts == 1
+        await worker.stop()
+
+    run(main)
+
+
+def test_stopping_ends_a_start_in_progress(tmp_path: Path) -> None:
+    async def main() -> None:
+        worker = Supervised(spec(tmp_path, "mute"))
+        waiting = asyncio.create_task(worker.channel())
+        await until((tmp_path / "worker.log").exists)
+        await until(lambda: "last words" in (tmp_path / "worker.log").read_text())
+        await worker.stop()
+        with pytest.raises(WorkerDied, match="is stopped"):
+            await waiting
+
+    run(main)
+
+
 def test_a_silent_worker_is_killed(tmp_path: Path) -> None:
     """Stopped, not dead: only the missing heartbeat tells."""
 

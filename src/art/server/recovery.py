@@ -59,10 +59,19 @@ def _tidy(model: ModelRow, known: set[int], open_jobs: set[str]) -> None:
 
 def _complete_history(file: Path, rows: list[dict[str, Any]]) -> None:
     """Write history.jsonl anew when the server died between the store's row and the file's line."""
-    lines = len(file.read_bytes().splitlines()) if file.exists() else 0
-    if lines < len(rows):
+    lines = file.read_bytes().splitlines() if file.exists() else []
+    whole = sum(_is_json(line) for line in lines)
+    if whole < len(rows):
         write_lines(file, rows)
-        logger.warning("%s had %d of %d rows and was written anew", file, lines, len(rows))
+        logger.warning("%s had %d of %d rows and was written anew", file, whole, len(rows))
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _unpublished(model: ModelRow, folder: Path, known: set[int]) -> bool:

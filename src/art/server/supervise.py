@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 import os
 import signal
@@ -90,6 +91,12 @@ class Worker:
         except OSError:
             return ""
         return "\n".join(text.strip().splitlines()[-LOG_TAIL_LINES:])
+
+
+def _heard(task: asyncio.Task[None]) -> None:
+    """Take a start's error when nobody waits for it any more; the supervisor has noted it."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def start_worker(spec: WorkerSpec) -> Worker:
@@ -185,7 +192,7 @@ class Supervised:
         """Lives so far; a change tells that what was loaded before is gone."""
         self._worker: Worker | None = None
         self._ready: dict[str, Any] = {}
-        self._starting = asyncio.Lock()
+        self._starting: asyncio.Task[None] | None = None
         self._failures = 0
         self._failed_at = 0.0
         self._last_error: ArtError | None = None
@@ -213,15 +220,26 @@ class Supervised:
         """
         if self._worker is not None and self.alive:
             return self._worker.channel
-        async with self._starting:
-            if self._worker is None or not self.alive:
-                await self._start()
-            assert self._worker is not None
-            return self._worker.channel
+        if self._starting is None or self._starting.done():
+            # A task of its own: the start goes on for the others when the one who asked first goes away.
+            self._starting = asyncio.create_task(self._start(), name=f"{self.spec.name}-start")
+            self._starting.add_done_callback(_heard)
+        starting = self._starting
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not starting.cancelled() or (task is not None and task.cancelling()):
+                raise
+            raise self._stopped() from None
+        except ArtError as error:
+            raise copy.copy(error) from error  # one per waiter
+        assert self._worker is not None, "a start ends with a worker or an error"
+        return self._worker.channel
 
     async def _start(self) -> None:
         if self._stopping:
-            raise WorkerDied(f"the {self.spec.name} is stopped", cause="the server is stopping")
+            raise self._stopped()
         if self._failures >= MAX_FAILURES:
             if time.monotonic() - self._failed_at < COOLDOWN_SECONDS:
                 raise self._gave_up()
@@ -270,6 +288,9 @@ class Supervised:
         self._failed_at = time.monotonic()
         self._last_error = error
 
+    def _stopped(self) -> WorkerDied:
+        return WorkerDied(f"the {self.spec.name} is stopped", cause="the server is stopping")
+
     def _gave_up(self) -> WorkerDied:
         last = self._last_error
         return WorkerDied(
@@ -292,11 +313,12 @@ class Supervised:
     async def stop(self) -> None:
         """Close the channel, wait a little, kill the process group."""
         self._stopping = True
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
         worker = self._worker
         if worker is not None and self.alive:
-            worker.channel.fail(
-                WorkerDied(f"the {self.spec.name} is stopped", cause="the server is stopping")
-            )
+            worker.channel.fail(self._stopped())
             done, _ = await asyncio.wait([worker.died], timeout=STOP_SECONDS)
             if not done:
                 worker.kill("the server is stopping")

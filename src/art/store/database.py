@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from art.errors import Conflict, InfraError, Overloaded
+from art.errors import Conflict, DeadlineExceeded, InfraError, Overloaded
 from art.store.schema import migrate
 
 T = TypeVar("T")
 MAX_WAITING = 20_000  # writes; past it the disk has stopped and callers are told so
+DEADLINE_SECONDS = 120.0  # of one operation; a healthy disk takes milliseconds
 GROUP = 256  # writes of one commit
 _BUSY_SECONDS = 10.0  # a reader's checkpoint may hold the file for a moment
 
@@ -82,7 +83,15 @@ class Database:
             waiting.put_nowait(task)
         except queue.Full:
             raise Overloaded("too many store operations wait", hint="try again in a moment") from None
-        result: T = await asyncio.wrap_future(task.future)
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                result: T = await asyncio.wrap_future(task.future)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the store did not answer within {DEADLINE_SECONDS:.0f} s",
+                cause="the disk is stuck, or far too slow",
+                hint="check the disk that holds the server's folder (--path)",
+            ) from None
         return result
 
     def _connect(self) -> sqlite3.Connection:
