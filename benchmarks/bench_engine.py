@@ -5,9 +5,11 @@
 
 Ours runs as it is served: a worker process with a LoRA adapter (merged), sampling at temperature 1, a log-probability
 with every token, events over the channel. `generate` runs the bare base model in the same dtype, sampling alike.
-Both get the same prompts of 64 tokens, new ones in every round, so that no round finds another's in the cache, and
-sample 64 tokens without a stop token. Beside the bars it records the same engine with its prefix cache off, a group
-with a shared prompt on and off, and how greedy tokens and log-probabilities compare.
+The work is that of a GRPO step: groups of 8 completions of one prompt (batch 1 is a single one), prompts of 64 tokens,
+new ones in every round so that no round finds another's in the cache, 64 sampled tokens, no stop token. Both sides get
+the same prompts; ours computes a group's prompt once, which `generate` cannot. The same engine with its prefix cache
+off shows what that is worth. Beside the bars it records a group with a longer shared prompt, cache on and off, and how
+greedy tokens and log-probabilities compare.
 
 Writes benchmarks/results/bench-engine.json; exits 1 when a bar is missed.
 """
@@ -42,7 +44,7 @@ from art.trainer.base_models import resolve_base_model
 
 RESULTS = Path(__file__).parent / "results" / "bench-engine.json"
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
-PROMPT_TOKENS, NEW_TOKENS = 64, 64
+PROMPT_TOKENS, NEW_TOKENS, GROUP = 64, 64, 8
 TARGETS = {1: 1.3, 8: 1.6, 32: 2.0, 64: 2.0}
 VERSION = "bench/adapter@1"
 GREEDY_PROMPTS, GREEDY_TOKENS = 8, 48
@@ -131,7 +133,10 @@ class Bench:
             self._run(kind, self.prompts(rng, 2))  # warm
         for number in range(self.options.rounds):
             for batch in self.options.batches:
-                prompts = self.prompts(rng, batch)
+                # Ordered as a program that gathers groups would send them.
+                prompts = [prompt for prompt in self.prompts(rng, -(-batch // GROUP)) for _ in range(GROUP)][
+                    :batch
+                ]
                 for kind in ("generate", *self.engines):
                     seconds = timed(lambda kind=kind, prompts=prompts: self._run(kind, prompts))
                     self.seconds.setdefault(batch, {}).setdefault(kind, []).append(seconds)
@@ -140,7 +145,7 @@ class Bench:
                     for kind, times in self.seconds[batch].items()
                 }
                 self.console.print(f"round {number + 1}, batch {batch}: tokens/s {row}")
-            group = self.prompts(rng, 1, tokens=256) * 8
+            group = self.prompts(rng, 1, tokens=256) * GROUP
             for kind in self.engines:
                 seconds = timed(lambda kind=kind, group=group: self._run(kind, group, new_tokens=16))
                 self.group_seconds.setdefault(kind, []).append(seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,16 @@ import torch
 from engine_kit import Runner, greedy, load, make_model, prompts, reference_tokens, run
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
-from art.engine.protocol import SampleRequest
+from art.engine.protocol import Sampled, SampleRequest
 from art.engine.torch.architecture import ModelShape
 from art.engine.torch.attention import CALL_COST, Segment, split_runs
 from art.engine.torch.engine import fit_memory, slot_count
 from art.engine.torch.kv import INITIAL_CAPACITY, KVCache, SlotTable, common_prefix
 from art.engine.torch.scheduler import CHUNK_TOKENS
 from art.engine.torch.weights import Placement
+from art.errors import InfraError
 
 CPU = Placement(torch.device("cpu"), torch.float32, pack=False)
 
@@ -160,6 +163,36 @@ def test_cancelling_frees_the_slot_at_the_next_step(folder: Path, model: Any) ->
     assert engine.stats["running"] == engine.stats["waiting"] == 0
 
 
+def test_an_overflowing_request_fails_alone(folder: Path, model: Any, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "broken")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.embed_tokens.weight"][7] = float("nan")
+    save_file(tensors, tmp_path / "broken" / "model.safetensors", metadata={"format": "pt"})
+    engine = load(tmp_path / "broken", max_batch=2)
+    good = [[t if t != 7 else 8 for t in prompt] for prompt in prompts(40, 9, 12, 30)]
+    (unbroken,) = run(load(folder), greedy(good[0], 60))
+    clean = (
+        unbroken.token_ids[: unbroken.token_ids.index(7)] if 7 in unbroken.token_ids else unbroken.token_ids
+    )
+    runner = Runner(engine)
+    for truncation in ({}, {"top_p": 0.5}, {"top_logprobs": 3}, {"temperature": 0.0}):
+        kept = runner.submit(greedy(good[0], len(clean)))
+        engine.submit(1000, SampleRequest([1] * 200 + [7], max_tokens=5, **truncation))
+        failures = []
+        while (events := engine.step()) is not None:
+            for key, event in events:
+                if key == 1000:
+                    failures.append(event)
+                else:
+                    assert isinstance(event, Sampled)
+                    runner.events[key].append(event)
+        assert [type(failure) for failure in failures] == [InfraError]
+        assert runner.result(kept).token_ids == clean
+    # The slot that overflowed serves others again, whose masked positions it must not poison.
+    choices = run(engine, *[greedy(prompt, 1) for prompt in good])
+    assert [c.token_ids for c in choices] == [reference_tokens(model, prompt, 1) for prompt in good]
+
+
 @given(st.lists(st.integers(0, 2), max_size=12), st.lists(st.integers(0, 2), max_size=12))
 def test_common_prefix(a: list[int], b: list[int]) -> None:
     expected = 0
@@ -229,7 +262,7 @@ def test_memory_bounds_context_and_batch(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def fit(memory_tokens: int, **asked: int) -> tuple[int, int, int]:
         monkeypatch.setattr(
-            "art.engine.torch.engine.memory_bytes", lambda _device: 4 * per_token * memory_tokens
+            "art.engine.torch.engine.memory_bytes", lambda _device: 3 * per_token * memory_tokens + 3
         )
         context, batch, notes = fit_memory(shape, CPU, **asked)
         assert context * slot_count(batch) <= memory_tokens or batch == 1
@@ -237,6 +270,6 @@ def test_memory_bounds_context_and_batch(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert fit(10**7, max_batch=64, context=0) == (4096, 64, 0)
     assert fit(80 * 2048, max_batch=64, context=0) == (2048, 64, 1)
-    assert fit(40 * 1024, max_batch=64, context=0) == (1024, 32, 2)
+    assert fit(40 * 2048, max_batch=64, context=0) == (2048, 32, 2)
     assert fit(40 * 1024, max_batch=64, context=4096) == (4096, 8, 1)
     assert fit(10**7, max_batch=2, context=10_000) == (8192, 2, 1)

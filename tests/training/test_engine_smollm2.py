@@ -68,8 +68,8 @@ def test_bf16_stays_within_its_bounds(folder: Path, asked: list[list[int]]) -> N
     model = reference(folder, torch.bfloat16)
     engine = load(folder, dtype="bf16", threads=2)
     assert engine.capabilities.dtype == "bf16"
-    for prompt, choice in zip(asked, run(engine, *[greedy(prompt, 16) for prompt in asked]), strict=True):
-        theirs = reference_tokens(model, prompt, 16)
+    for prompt, choice in zip(asked, run(engine, *[greedy(prompt, 12) for prompt in asked]), strict=True):
+        theirs = reference_tokens(model, prompt, 12)
         at = next(
             (i for i, pair in enumerate(zip(choice.token_ids, theirs, strict=True)) if pair[0] != pair[1]),
             None,
@@ -78,7 +78,7 @@ def test_bf16_stays_within_its_bounds(folder: Path, asked: list[list[int]]) -> N
             with torch.no_grad():
                 best = model(torch.tensor([prompt + theirs[:at]])).logits[0, -1].float().topk(2).values
             assert best[0] - best[1] <= NEAR_TIE
-    requests = [SampleRequest(prompt, max_tokens=32, seed=seed) for prompt in asked for seed in range(6)]
+    requests = [SampleRequest(prompt, max_tokens=24, seed=seed) for prompt in asked for seed in range(3)]
     expected, served = [], []
     for request, choice in zip(requests, run(engine, *requests), strict=True):
         expected.append(reference_logprobs(model, request.prompt_token_ids, choice.token_ids))

@@ -5,6 +5,7 @@ Axes: T tokens of a step, B rows to sample from, E hidden features, V vocabulary
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,15 @@ from art.engine.torch.kv import KVCache, SlotTable
 from art.engine.torch.sampler import CHUNK_ROWS, Draw, sample
 from art.engine.torch.scheduler import FULL_CHUNK_TOKENS, Batch, Choice, Scheduler
 from art.engine.torch.weights import Placement, TensorFile, choose_placement
-from art.errors import PromptTooLong
+from art.errors import InfraError, InvalidInput, PromptTooLong
 
 SCRATCH_SLOT = 0
 """The cache's slot for probes. First, because memory is occupied from the first slot up."""
 AUTO_CONTEXT = 4096
 """Tokens; the context when none is asked for, if the model and the memory allow it."""
-CACHE_SHARE = 0.25
+CACHE_SHARE = 1 / 3
 """Of the machine's memory, what keys and values may take when every slot is full."""
-LEAST_CONTEXT = 1024
+LEAST_CONTEXT = 2048
 """Tokens; with less memory than that for every slot, there are fewer slots instead."""
 
 
@@ -172,6 +173,8 @@ class TorchEngine:
         return [self._extend(choice, draw) for choice, draw in zip(choices, draws, strict=True)]
 
     def _extend(self, choice: Choice, draw: Draw) -> StepEvent:
+        if not math.isfinite(draw.logprob):
+            return self._overflowed(choice)
         first = choice.sampled == 0
         choice.tokens.append(draw.token)
         reason = choice.finish_reason()
@@ -185,6 +188,19 @@ class TorchEngine:
             cached_tokens=choice.cached_tokens if first else 0,
         )
         return choice.key, event
+
+    def _overflowed(self, choice: Choice) -> StepEvent:
+        self._scheduler.remove(choice.key)
+        if choice.slot is not None:
+            self._cache.wipe(choice.slot.index)
+            choice.slot.clear()
+        version = choice.request.version or "the base model"
+        error = InfraError(
+            "the model computed no probabilities",
+            cause=f"its logits are not finite after {len(choice.tokens)} tokens under {version}",
+            hint="the weights hold NaN or overflow: train with a lower learning rate, or serve an earlier step",
+        )
+        return choice.key, error
 
     def _forward(self, weights: Any, tokens: list[int], segments: list[Segment]) -> Tensor:
         self._cache.reserve(max(segment.end for segment in segments))
@@ -207,6 +223,13 @@ class TorchEngine:
                 target_B = torch.tensor(targets[row : row + CHUNK_ROWS], device=hidden_T_E.device)
                 logits_B_V = self._architecture.logits(weights, hidden_T_E[row : row + len(target_B)]).float()
                 found += logits_B_V.log_softmax(-1).gather(1, target_B[:, None]).squeeze(1).tolist()
+        if not all(math.isfinite(logprob) for logprob in found):
+            self._cache.wipe(SCRATCH_SLOT)
+            raise InvalidInput(
+                "the weights give no probabilities",
+                cause="the probe's logits are not finite",
+                hint="the training run diverged",
+            )
         return found
 
     def _refresh_stats(self) -> None:

@@ -85,6 +85,11 @@ class KVCache:
         for layer in self._layers:
             layer[:, target, :, :tokens] = layer[:, source, :, :tokens]
 
+    def wipe(self, slot: int) -> None:
+        """Make a slot zeros again: what overflowed must not reach its next owner through masked positions."""
+        for layer in self._layers:
+            layer[:, slot] = 0
+
     def rows(self, slots: Sequence[int], positions: Sequence[int]) -> Tensor:
         """Where T tokens lie: rows [T * 2H] of a layer seen as [2 * S * H * C, D]; per token keys, then values."""
         self._used = max(self._used, max(slots) + 1)

@@ -179,7 +179,7 @@ class _Builder:
                 biases.append(bias if heads is None else interleave(bias, heads))
         if biases and len(biases) != len(names):
             raise ConfigError(f"only some of {', '.join(names)} have a bias")
-        return self._placement.linear(torch.cat(weights), torch.cat(biases) if biases else None)
+        return self._placement.linear(_stack(weights), _stack(biases) if biases else None)
 
     def _optional(self, name: str) -> Tensor | None:
         try:
@@ -195,6 +195,10 @@ class _Builder:
             if weight is None
             else interleave(weight, 1).to(self._placement.device, self._placement.dtype)
         )
+
+
+def _stack(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def interleave(rows: Tensor, heads: int) -> Tensor:

@@ -35,7 +35,8 @@ class Draw:
 
     token: int
     logprob: float
-    """log-softmax(logits / temperature), before truncation; at temperature 0 that of temperature 1."""
+    """log-softmax(logits / temperature), before truncation; at temperature 0 that of temperature 1. NaN when the
+    model overflowed; the token means nothing then."""
     top: list[tuple[int, float]]
 
 
@@ -76,7 +77,7 @@ def _sample_chunk(
     for row, request in enumerate(requests):
         if request.temperature == 0:
             token_B[row] = logits_B_V[row].argmax()
-        elif request.top_k or request.top_p < 1:
+        elif (request.top_k or request.top_p < 1) and torch.isfinite(blocks.logsumexp_B[row]):
             token_B[row] = truncated_draw(logits_B_V[row], request.top_k, request.top_p, float(u_B_2[row, 0]))
     logprob_B = (logits_B_V.gather(1, token_B[:, None]).squeeze(1) - blocks.logsumexp_B).tolist()
     tops = [
@@ -105,6 +106,10 @@ class Blocks:
         self._block_weight_B_N = self._weight_B_N_W.sum(dim=2).double()
         # In float64: the difference of a large logit and a large sum is a log-probability.
         self.logsumexp_B = maximum_B.double() + self._block_weight_B_N.sum(dim=1).log()
+        if not torch.isfinite(self.logsumexp_B).all():
+            # A row that overflowed draws token 0 with a log-probability of NaN; the other rows are not to suffer.
+            self._weight_B_N_W.nan_to_num_(0.0)
+            self._block_weight_B_N = self._weight_B_N_W.sum(dim=2).double()
 
     def draw(self, u_B_2: Tensor) -> Tensor:
         """A token per row by inverse transform in two stages."""
