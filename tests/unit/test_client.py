@@ -176,6 +176,25 @@ def test_calls_inside_gather_carry_their_rollout_and_those_outside_none(
     assert set(rewarded) == set(finished) == {trajectory.rollout_id for trajectory in trajectories}
 
 
+def test_calls_inside_a_group_carry_the_group_and_their_place_in_it(
+    gateway: FakeGateway, model: art.TrainableModel[Any, Any]
+) -> None:
+    async def rollout() -> art.Trajectory:
+        await model.openai_client().chat.completions.create(model="m", messages=MESSAGES)
+        return art.Trajectory(reward=1)
+
+    async def run() -> None:
+        await art.gather_trajectory_groups(art.TrajectoryGroup(rollout() for _ in range(3)) for _ in range(2))
+        await art.gather_trajectories([rollout()])
+
+    asyncio.run(run())
+    places: dict[str | None, list[str | None]] = {}
+    for headers in gateway.headers("/v1/chat/completions"):
+        places.setdefault(headers.get("x-art-group"), []).append(headers.get("x-art-member"))
+    assert places.pop(None) == [None]
+    assert [sorted(filter(None, members)) for members in places.values()] == [["0", "1", "2"]] * 2
+
+
 def test_models_that_play_one_another_have_rollouts_of_their_own(gateway: FakeGateway) -> None:
     backend = art.RemoteBackend(gateway.url, KEY)
     players: list[art.TrainableModel[Any, Any]] = []

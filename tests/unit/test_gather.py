@@ -244,6 +244,18 @@ def test_max_concurrency_bounds_trajectories_over_all_groups() -> None:
     assert peak == 3
 
 
+def test_a_rollout_may_gather_inside_without_waiting_for_its_own_slot() -> None:
+    async def nested() -> art.Trajectory:
+        group = await art.TrajectoryGroup(scored(i) for i in range(3))
+        [inner] = await art.gather_trajectories([scored(4)])
+        return art.Trajectory(reward=sum(rewards([group])[0]) + inner.reward)
+
+    async def run() -> list[art.TrajectoryGroup]:
+        return await art.gather_trajectory_groups([art.TrajectoryGroup([nested()])], max_concurrency=1)
+
+    assert rewards(asyncio.run(asyncio.wait_for(run(), 20))) == [[7]]
+
+
 def test_each_trajectory_runs_in_a_rollout_of_its_own() -> None:
     seen: list[str] = []
 

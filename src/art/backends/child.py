@@ -186,10 +186,11 @@ class ChildServer:
         tail = ""
         with contextlib.suppress(OSError):
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
+        hint = f"its output is in {log}; `art serve --path {self.root}` shows it directly"
+        if "ModuleNotFoundError" in tail:
+            hint = "a server needs more packages: pip install 'agent-reinforcement-trainer[server]'"
         return ServerStartFailed(
-            f"the server on {self.root} did not come up",
-            cause=f"{cause}\n{tail}".strip(),
-            hint=f"its output is in {log}; `art serve --path {self.root}` shows it directly",
+            f"the server on {self.root} did not come up", cause=f"{cause}\n{tail}".strip(), hint=hint
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from art.backends.http import CONNECT_SECONDS, PLACEHOLDER_KEY, PLACEHOLDER_URL
-from art.rollouts.scope import HEADER_PROJECT, HEADER_ROLLOUT, current_scope
+from art.rollouts.scope import HEADER_GROUP, HEADER_MEMBER, HEADER_PROJECT, HEADER_ROLLOUT, current_scope
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
@@ -33,6 +33,9 @@ class ModelTransport(httpx2.AsyncBaseTransport):
         scope = current_scope()
         if scope is not None and HEADER_ROLLOUT not in request.headers:
             request.headers[HEADER_ROLLOUT] = scope.id_for(self._connection, model.project, model.name)
+            if scope.group_id is not None:
+                request.headers[HEADER_GROUP] = scope.group_id
+                request.headers[HEADER_MEMBER] = str(scope.member)
         return await self._connection.transport.handle_async_request(request)
 
 

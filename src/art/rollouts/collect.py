@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Awaitable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from art.rollouts.failure import is_infrastructure
@@ -23,25 +25,35 @@ async def collect_group(members: Sequence[Any]) -> list[Any]:
     if gathering is None:
         gathering = Gathering()
     gathering.expect(len(members))
-    return flatten(await run_members(members, gathering))
+    return flatten(await run_members(members, gathering, group_id=f"gr-{uuid.uuid4().hex}"))
 
 
-async def run_members(members: Sequence[Any], gathering: Gathering) -> list[Any]:
+async def run_members(
+    members: Sequence[Any], gathering: Gathering, *, group_id: str | None = None
+) -> list[Any]:
     """Each member's result or tolerated exception, in order; a failure cancels and awaits the others."""
     try:
-        return await all_or_cancel([gathering.run_member(member, run_rollout) for member in members])
+        return await all_or_cancel(
+            [
+                gathering.run_member(member, partial(run_rollout, group_id=group_id, number=number))
+                for number, member in enumerate(members)
+            ]
+        )
     finally:
         close_unstarted(members)
 
 
-async def run_rollout(member: Any) -> Any:
+async def run_rollout(member: Any, *, group_id: str | None, number: int) -> Any:
     """Run one trajectory's coroutine under a rollout id of its own and tell the server how it ended.
 
     Runs inside a task of its own (`all_or_cancel`), so the scope ends with it.
     """
     if not isinstance(member, Awaitable):
         return member
-    scope = RolloutScope(new_rollout_id())
+    # A group that the rollout itself runs inside is its own affair: it must not wait for the slot that
+    # this rollout holds.
+    current_gathering.set(None)
+    scope = RolloutScope(new_rollout_id(), group_id=group_id, member=number)
     enter_scope(scope)
     try:
         result = await member

@@ -16,6 +16,8 @@ from typing import Any
 
 HEADER_ROLLOUT = "X-ART-Rollout"
 HEADER_PROJECT = "X-ART-Project"
+HEADER_GROUP = "X-ART-Group"
+HEADER_MEMBER = "X-ART-Member"
 
 
 @dataclass(eq=False)
@@ -33,6 +35,11 @@ class RolloutScope:
     """The rollouts of the other models called."""
     opened_by_header: bool = True
     """True: the server opens the rollout at its first call. False: `art.rollout` opened it beforehand."""
+
+    group_id: str | None = None
+    """The group it is compared within, where one is known."""
+    member: int = 0
+    """Its number within the group."""
 
     def id_for(self, connection: object, project: str, name: str) -> str:
         """The rollout that a call to this model belongs to."""
