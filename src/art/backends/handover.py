@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from pydantic import BaseModel
+
 from art.errors import InvalidInput, InvalidReward
 from art.trajectories import Trajectory, TrajectoryGroup, as_dict, check_reward, is_choice
 from art.types import wire
@@ -29,15 +31,23 @@ def as_groups(
     return [TrajectoryGroup(items)]
 
 
-def _slim_choice(choice: dict[str, Any]) -> dict[str, Any]:
-    """A choice as it is sent: with its `art` field the server knows its tokens, so they stay at home."""
+_KNOWN_CHOICE = ("finish_reason", "index", "message", "art")
+"""What is sent of a choice with an `art` field: the server has its tokens, so they stay at home."""
+
+
+def _wire_item(item: Any) -> dict[str, Any]:
+    if not is_choice(item):
+        return as_dict(item)
+    if isinstance(item, BaseModel) and getattr(item, "art", None) is not None:
+        return item.model_dump(mode="json", include=set(_KNOWN_CHOICE))
+    choice = as_dict(item)
     if choice.get("art") is None:
         return choice
-    return {key: choice[key] for key in ("finish_reason", "index", "message", "art") if key in choice}
+    return {key: choice[key] for key in _KNOWN_CHOICE if key in choice}
 
 
 def _wire_items(items: Iterable[object]) -> list[dict[str, Any]]:
-    return [_slim_choice(as_dict(item)) if is_choice(item) else as_dict(item) for item in items]
+    return [_wire_item(item) for item in items]
 
 
 def trajectory_to_wire(trajectory: Trajectory, where: str = "trajectory") -> wire.TrajectoryIn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, TypeAlias
 
@@ -11,7 +11,7 @@ from art.errors import InvalidInput
 from art.rollouts.collect import flatten, run_members
 from art.rollouts.progress import GatherProgress
 from art.rollouts.tasks import Gathering, all_or_cancel, close_unstarted, current_gathering
-from art.trajectories import PendingGroup, Trajectory, TrajectoryGroup, as_dict, is_choice
+from art.trajectories import PendingGroup, Trajectory, TrajectoryGroup, is_choice
 
 AfterEach: TypeAlias = Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup | list[TrajectoryGroup] | None]]
 
@@ -122,16 +122,20 @@ async def gather_trajectories(
 
 def record_metrics(trajectory: Trajectory) -> None:
     """Add `completion_tokens`: the mean number of sampled tokens per choice, where the choices tell it."""
-    counts = []
-    for item in trajectory.messages_and_choices:
-        if not is_choice(item):
-            continue
-        choice = as_dict(item)
-        tokens = choice.get("token_ids") or (choice.get("logprobs") or {}).get("content")
-        if tokens:
-            counts.append(len(tokens))
-    if counts:
-        trajectory.metrics.setdefault("completion_tokens", fmean(counts))
+    counts = [_sampled(item) for item in trajectory.messages_and_choices if is_choice(item)]
+    known = [count for count in counts if count]
+    if known:
+        trajectory.metrics.setdefault("completion_tokens", fmean(known))
+
+
+def _sampled(choice: Any) -> int:
+    """Sampled tokens of a choice; 0 where it does not tell. Reads without dumping: choices are long."""
+    if isinstance(choice, Mapping):
+        tokens, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("content")
+    else:
+        tokens = getattr(choice, "token_ids", None)
+        logprobs = getattr(getattr(choice, "logprobs", None), "content", None)
+    return len(tokens or logprobs or ())
 
 
 def _require_awaitables(members: Sequence[object], ready: type, function: str) -> None:
