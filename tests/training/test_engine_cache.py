@@ -17,7 +17,7 @@ from art.engine.protocol import Sampled, SampleRequest
 from art.engine.torch.architecture import ModelShape
 from art.engine.torch.attention import CALL_COST, Segment, split_runs
 from art.engine.torch.engine import fit_memory, slot_count
-from art.engine.torch.kv import INITIAL_CAPACITY, KVCache, SlotTable, common_prefix
+from art.engine.torch.kv import CAPACITY_STEP, KVCache, SlotTable, common_prefix
 from art.engine.torch.scheduler import CHUNK_TOKENS
 from art.engine.torch.weights import Placement
 from art.errors import InfraError
@@ -103,7 +103,7 @@ def test_more_requests_than_slots_all_finish(folder: Path, model: Any) -> None:
 
 def test_the_cache_grows_with_its_sequences(folder: Path, model: Any) -> None:
     engine = load(folder, max_batch=2)
-    (short, long) = prompts(20, INITIAL_CAPACITY + 200)
+    (short, long) = prompts(20, CAPACITY_STEP + 200)
     runner = Runner(engine)
     keys = [runner.submit(greedy(short, 20))]
     runner.step()
@@ -247,8 +247,8 @@ def test_growing_keeps_what_is_stored() -> None:
     )
     kv = torch.randn(3, 4, 4)
     cache.write(0, cache.rows([1, 1, 1], [0, 1, 2]), kv)
-    cache.reserve(3 * INITIAL_CAPACITY)
-    assert cache.capacity == 4 * INITIAL_CAPACITY
+    cache.reserve(2 * CAPACITY_STEP + 1)
+    assert cache.capacity == 3 * CAPACITY_STEP
     keys, values = cache.layer(0)
     assert torch.equal(keys[1, :, :3].transpose(0, 1), kv[:, :2])
     assert torch.equal(values[1, :, :3].transpose(0, 1), kv[:, 2:])

@@ -5,18 +5,21 @@ Axes: S slots, H key/value heads, C capacity in tokens, D features of a head, T 
 
 from __future__ import annotations
 
+import math
+import mmap
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
 Space = tuple[str, str]
 """(adapter version, cache salt): only sequences of the same space share keys and values."""
 
-INITIAL_CAPACITY = 256
-"""Tokens a slot can hold at first. It doubles when a sequence needs more: memory follows use."""
+CAPACITY_STEP = 256
+"""Tokens a slot can hold at first, and by which every slot grows when a sequence needs more: memory follows use.
+Growing copies everything, about a second for 100,000 tokens, and happens once for each step."""
 
 CONTINUATION_SLACK = 16
 """A request that repeats all but this many tokens of a free slot is its continuation and takes it over."""
@@ -54,7 +57,7 @@ class KVCache:
         self.heads = heads
         self.head_dim = head_dim
         self.context = context
-        self.capacity = min(INITIAL_CAPACITY, context)
+        self.capacity = min(CAPACITY_STEP, context)
         self._dtype = dtype
         self._device = device
         self._used = 1
@@ -66,13 +69,10 @@ class KVCache:
         return self._layers[index][0], self._layers[index][1]
 
     def reserve(self, tokens: int) -> None:
-        """Make every slot hold at least `tokens`, by doubling, up to the context."""
+        """Make every slot hold at least `tokens`, at most the context."""
         if tokens <= self.capacity:
             return
-        capacity = self.capacity
-        while capacity < tokens:
-            capacity *= 2
-        capacity = min(capacity, self.context)
+        capacity = min(-(-tokens // CAPACITY_STEP) * CAPACITY_STEP, self.context)
         for index, old in enumerate(self._layers):
             # One layer at a time: the old and the new tensor of only one layer exist together.
             self._layers[index] = self._zeros(capacity)
@@ -108,10 +108,14 @@ class KVCache:
         shape = (2, self.slots, self.heads, capacity, self.head_dim)
         if self._device.type != "cpu":
             return torch.zeros(shape, dtype=self._dtype, device=self._device)
-        # numpy asks for memory that is zero by itself, so that a slot costs nothing before it is used;
-        # torch.zeros would write, and so occupy, all of it.
-        unsigned = {2: np.uint16, 4: np.uint32}[self._dtype.itemsize]
-        return torch.from_numpy(np.zeros(shape, dtype=unsigned)).view(self._dtype)
+        # Straight from the kernel: zero without being written, so that a slot costs nothing before it is used, and
+        # given back when the cache grows. malloc would recycle, and so write, all of it.
+        memory = mmap.mmap(
+            -1, math.prod(shape) * self._dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        )
+        if sys.platform == "linux":
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        return torch.frombuffer(memory, dtype=self._dtype).view(shape)
 
 
 @dataclass(frozen=True, slots=True)
