@@ -91,7 +91,9 @@ def test_version_and_help() -> None:
     assert art("sevre").returncode == 2
 
 
-def test_the_gateway_has_no_torch(start_art_server: Any, tiny_model_dir: Path) -> None:
+def test_the_gateway_has_no_torch_and_ends_with_its_workers(
+    start_art_server: Any, tiny_model_dir: Path
+) -> None:
     """Neither as modules after importing all of it, nor as a library mapped into a serving process."""
     code = (
         "import pkgutil, importlib, sys, art.server, art.cli.serve\n"
@@ -104,54 +106,46 @@ def test_the_gateway_has_no_torch(start_art_server: Any, tiny_model_dir: Path) -
     )
     assert done.stdout.strip() == "[]"
     server: ArtServer = start_art_server()
-    with httpx2.Client(
-        base_url=server.url, headers={"Authorization": f"Bearer {server.admin_key}"}, timeout=120
-    ) as client:
-        body = {"project": "p", "name": "m", "config": {"base_model": str(tiny_model_dir)}}
-        assert client.post("/api/v1/models", json=body).status_code == 200
-        chat = {"model": "p/m", "messages": says("hi")}
-        assert client.post("/v1/chat/completions", json=chat).status_code == 200
-        assert server.process is not None
-        maps = Path(f"/proc/{server.process.pid}/maps").read_text()
-        assert "libtorch" not in maps
-        trainer = next(
-            item for item in client.get("/api/v1/health").json()["workers"] if item["name"] == "trainer"
-        )
-        assert "libtorch" in Path(f"/proc/{trainer['pid']}/maps").read_text(), (
-            "the check sees torch where it is"
-        )
-    server.stop()
+    assert server.process is not None
+    register(server, tiny_model_dir)
+    chat = {"model": "p/m", "messages": says("hi")}
+    assert ask(server, "POST", "/v1/chat/completions", chat).status_code == 200
+    assert "libtorch" not in Path(f"/proc/{server.process.pid}/maps").read_text()
+    trainer = next(item for item in workers(server) if item["name"] == "trainer")
+    assert "libtorch" in Path(f"/proc/{trainer['pid']}/maps").read_text(), "the check sees torch where it is"
 
-
-def test_an_orderly_stop_leaves_no_process_and_no_address(start_art_server: Any) -> None:
-    server: ArtServer = start_art_server()
-    headers = {"Authorization": f"Bearer {server.admin_key}"}
-    deadline = time.monotonic() + SECONDS
-    pids: list[int] = []
-    while not pids and time.monotonic() < deadline:
-        found = httpx2.get(f"{server.url}/api/v1/health", headers=headers, timeout=30).json()["workers"]
-        pids = [item["pid"] for item in found if item["pid"]]
-        time.sleep(0.1)
-    assert pids
+    # An orderly stop leaves no process and no address.
+    pids = [item["pid"] for item in workers(server)]
+    assert len(pids) == 2
     assert server.stop() == 0
     assert not (server.path / "server" / "server.json").exists()
-    for pid in pids:
-        assert not Path(f"/proc/{pid}").exists()
+    assert not any(running(pid) for pid in pids)
 
-
-def test_workers_end_with_a_killed_gateway(start_art_server: Any) -> None:
-    server: ArtServer = start_art_server()
-    headers = {"Authorization": f"Bearer {server.admin_key}"}
+    # After a start on the same folder the workers end with a gateway that is killed.
+    server.start()
+    assert ask(server, "POST", "/v1/chat/completions", chat).status_code == 200
     deadline = time.monotonic() + SECONDS
-    pids: list[int] = []
-    while not pids and time.monotonic() < deadline:
-        found = httpx2.get(f"{server.url}/api/v1/health", headers=headers, timeout=30).json()["workers"]
-        pids = [item["pid"] for item in found if item["pid"]]
+    while len(pids := [item["pid"] for item in workers(server) if item["pid"]]) < 2:
+        assert time.monotonic() < deadline, "the trainer of a server with models is started"
         time.sleep(0.1)
     server.kill()
-    while any(running(pid) for pid in pids) and time.monotonic() < deadline:
+    while any(running(pid) for pid in pids):
+        assert time.monotonic() < deadline + SECONDS
         time.sleep(0.05)
-    assert not any(running(pid) for pid in pids)
+
+
+def ask(server: ArtServer, method: str, path: str, body: Any = None) -> httpx2.Response:
+    headers = {"Authorization": f"Bearer {server.admin_key}"}
+    return httpx2.request(method, server.url + path, json=body, headers=headers, timeout=120)
+
+
+def register(server: ArtServer, base_model: Path) -> None:
+    body = {"project": "p", "name": "m", "config": {"base_model": str(base_model)}}
+    assert ask(server, "POST", "/api/v1/models", body).status_code == 200
+
+
+def workers(server: ArtServer) -> list[dict[str, Any]]:
+    return list(ask(server, "GET", "/api/v1/health").json()["workers"])
 
 
 def running(pid: int) -> bool:
@@ -186,8 +180,7 @@ def test_the_second_signal_stops_at_once(start_art_server: Any, tiny_model_dir: 
     headers = {"Authorization": f"Bearer {server.admin_key}"}
     assert server.process is not None
     with httpx2.Client(base_url=server.url, headers=headers, timeout=120) as client:
-        body = {"project": "p", "name": "m", "config": {"base_model": str(tiny_model_dir)}}
-        assert client.post("/api/v1/models", json=body).status_code == 200
+        register(server, tiny_model_dir)
         chat = {"model": "p/m", "messages": says("hi"), "stream": True, "max_tokens": 700}
         with client.stream("POST", "/v1/chat/completions", json=chat) as response:
             lines = response.iter_lines()  # held: a dropped iterator would close the response

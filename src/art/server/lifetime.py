@@ -129,12 +129,10 @@ async def _gateway(settings: ServerConfig, folder: ServerFolder, url: str) -> As
             registration=registration,
         )
         await jobs.start()
-        warm = asyncio.create_task(_warm(trainer), name="warm trainer")
-        try:
-            yield gateway
-        finally:
-            warm.cancel()
-            await asyncio.wait([warm])
+        if versions.entries():  # a server without models may never train: importing torch takes seconds
+            warm = asyncio.create_task(_warm(trainer), name="warm trainer")
+            parts.push_async_callback(_end, warm)
+        yield gateway
 
 
 async def _warm(trainer: WorkerTrainer) -> None:
@@ -143,6 +141,11 @@ async def _warm(trainer: WorkerTrainer) -> None:
         await trainer.warm()
     except ArtError as error:
         logger.error("the trainer did not start: %s", error)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def _answer(
