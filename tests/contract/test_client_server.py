@@ -20,7 +20,8 @@ import art
 from art.errors import Conflict, InvalidReward, NotFound, Unauthorized
 from art.testing.tiny import tiny_model
 
-pytestmark = pytest.mark.slow
+# Servers are started again and again; a machine busy with other work takes its time over that.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 SERVE = ["--engine", "torch"]
 QUESTION: list[Any] = [{"role": "user", "content": "yes or no?"}]
