@@ -97,6 +97,7 @@ def test_heartbeats_come_from_the_first_second_on_and_the_end_of_the_channel_end
         assert started.close() == 0
 
 
+@pytest.mark.slow
 def test_resuming_equals_going_on_bit_for_bit(base: ResolvedBaseModel, tmp_path: Path) -> None:
     straight = Recorder(tmp_path / "straight", base)
     resumed = Recorder(tmp_path / "resumed", base)
@@ -117,6 +118,7 @@ def test_resuming_equals_going_on_bit_for_bit(base: ResolvedBaseModel, tmp_path:
         assert file_sha256(ours / name) == file_sha256(theirs / name), name
 
 
+@pytest.mark.slow
 def test_a_killed_job_is_trained_again_from_its_parent(base: ResolvedBaseModel, tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, base)
     with TrainerProcess(tmp_path / "cache") as first:
