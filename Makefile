@@ -41,7 +41,7 @@ lint: $(STAMP) ## Ruff, strict types, import contracts, limits on long modules a
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/python .ci/limits.py
 
 format: $(STAMP) ## Let ruff format the code and fix what it can
