@@ -48,8 +48,8 @@ EVAL_CITIES = words(
     "Portland Austin Columbus Richmond Omaha Louisville Amsterdam Bonn Leipzig Bologna Copenhagen Honolulu Chester "
     "Norfolk Exeter Nottingham Sheffield"
 )
-TRAIN_WEATHER = words("sunny cloudy rainy windy snowy foggy stormy warm cold dry icy mild chilly clear")
-EVAL_WEATHER = words("humid hot freezing misty breezy hazy overcast frosty cool wet gloomy dusty")
+TRAIN_WEATHER = words("sunny cloudy rainy windy snowy dark stormy warm cold dry icy mild chilly clear")
+EVAL_WEATHER = words("humid hot freezing misty calm hazy overcast frosty cool wet gloomy dusty")
 
 TOOL: dict[str, Any] = {
     "type": "function",
