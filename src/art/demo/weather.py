@@ -165,7 +165,7 @@ TASK = Task(
     groups_per_step=4,
     rollouts_per_group=8,
     steps=24,
-    learning_rate=3e-4,
+    learning_rate=5e-4,
     budget_seconds=330.0,
     enough=0.985,
 )
