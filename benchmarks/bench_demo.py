@@ -33,26 +33,16 @@ def main() -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     options = parser.parse_args()
     console = Console()
-    runs = []
+    figures = json.loads(RESULTS.read_text())["figures"] if RESULTS.exists() else {}
     with tempfile.TemporaryDirectory(prefix="bench-demo-") as folder:
         for task in options.tasks:
             for seed in options.seeds:
                 console.print(f"{task}, seed {seed}")
-                runs.append(run(task, seed, Path(folder)))
-                console.print(json.dumps(runs[-1]["result"]))
-    report = {
-        "machine": {
-            "platform": platform.platform(),
-            "cpu": cpu_name(),
-            "cores": os.cpu_count(),
-            "load_average": list(os.getloadavg()),
-        },
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "figures": {f"{one['result']['task']} seed {one['seed']}": one for one in runs},
-        "bars": [line for one in runs for line in bars(one)],
-    }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(report, indent=2) + "\n")
+                figures[f"{task} seed {seed}"] = one = run(task, seed, Path(folder))
+                console.print(json.dumps(one["result"]))
+                # Written after each run: an hour of them is not lost to the last one.
+                report = summary(figures)
+                RESULTS.write_text(json.dumps(report, indent=2) + "\n")
     table = Table("bar", "value", "target", "", title="bench-demo")
     for line in report["bars"]:
         table.add_row(
@@ -66,6 +56,21 @@ def main() -> int:
     return 0 if all(line["ok"] for line in report["bars"]) else 1
 
 
+def summary(figures: dict[str, Any]) -> dict[str, Any]:
+    """The result file. Runs of earlier calls stay, each with its own date and load."""
+    return {
+        "machine": {"platform": platform.platform(), "cpu": cpu_name(), "cores": os.cpu_count()},
+        "date": now(),
+        "figures": figures,
+        "bars": [line for one in figures.values() for line in bars(one)],
+    }
+
+
+def now() -> str:
+    """The time, as the results note it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def run(task: str, seed: int, folder: Path) -> dict[str, Any]:
     """One `art demo --json`: its result, and the lines it printed while it ran."""
     command = [sys.executable, "-m", "art.cli.main", "demo", "--task", task, "--seed", str(seed), "--json"]
@@ -77,6 +82,8 @@ def run(task: str, seed: int, folder: Path) -> dict[str, Any]:
         raise SystemExit(f"{task}, seed {seed}: no result\n{done.stderr}")
     progress = [line for line in done.stderr.splitlines() if line.startswith(("step ", "held-out "))]
     return {
+        "date": now(),
+        "load_average": list(os.getloadavg()),
         "seed": seed,
         "result": json.loads(lines[-1]),
         "exit_status": done.returncode,
