@@ -34,7 +34,7 @@ def main() -> int:
     options = parser.parse_args()
     console = Console()
     figures = json.loads(RESULTS.read_text())["figures"] if RESULTS.exists() else {}
-    with tempfile.TemporaryDirectory(prefix="bench-demo-") as folder:
+    with tempfile.TemporaryDirectory(prefix="bench-demo-", ignore_cleanup_errors=True) as folder:
         for task in options.tasks:
             for seed in options.seeds:
                 console.print(f"{task}, seed {seed}")
