@@ -30,7 +30,13 @@ def test_the_interval_covers_the_true_mean_nineteen_times_of_twenty() -> None:
 def test_a_mean_of_nothing_is_refused_and_of_one_has_no_width() -> None:
     with pytest.raises(InvalidInput):
         mean_of([])
-    assert mean_of([0.5]).ci95 == (0.5, 0.5)
+    assert mean_of([2.5]).ci95 == (2.5, 2.5)
+
+
+def test_the_interval_of_rewards_between_0_and_1_stays_there_and_never_vanishes() -> None:
+    assert mean_of([1.0] * 64).ci95 == (pytest.approx(0.9434, abs=1e-4), 1.0)  # Wilson, p = 1, n = 64
+    assert mean_of([0.0, 1.0] * 32).ci95 == pytest.approx((0.3810, 0.6190), abs=1e-4)
+    assert mean_of([0.0] * 64).ci95[0] == 0.0
 
 
 def test_improvement_is_more_than_chance() -> None:

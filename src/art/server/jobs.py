@@ -131,7 +131,9 @@ class Jobs:
                 self._news.pop(job_id, None)
                 return
             try:
-                await asyncio.wait_for(news.wait(), KEEP_ALIVE_SECONDS)
+                # Not wait_for: on Python 3.11 it swallows a cancellation that comes together with the news.
+                async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                    await news.wait()
             except TimeoutError:
                 yield None
 
