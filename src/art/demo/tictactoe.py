@@ -94,4 +94,5 @@ TASK = Task(
     steps=14,
     learning_rate=3e-4,
     budget_seconds=80.0,
+    enough=0.985,
 )
