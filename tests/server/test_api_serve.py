@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -169,6 +170,18 @@ def test_it_stops_with_its_last_client(tmp_path: Path) -> None:
         assert not (clients / "dead").exists()
     try:
         assert server.process.wait(SECONDS) == 0
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("arguments", [[], ["--stop-with-clients"]])
+def test_it_ends_when_its_folder_is_deleted(tmp_path: Path, arguments: list[str]) -> None:
+    """A server without a folder keeps nothing and holds memory: whoever deleted the folder meant it."""
+    server = ArtServer(tmp_path / "runs", arguments=arguments).start()
+    assert server.process is not None
+    try:
+        shutil.rmtree(tmp_path / "runs")
+        assert server.process.wait(SECONDS) is not None
     finally:
         server.stop()
 

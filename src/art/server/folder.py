@@ -61,10 +61,20 @@ class ServerFolder:
             os.close(self._lock_fd)
             self._lock_fd = None
 
+    def intact(self) -> bool:
+        """False when the folder was deleted or replaced under the server: what it writes would be lost."""
+        assert self._lock_fd is not None, "the folder was taken"
+        try:
+            there = os.stat(self.server / "server.lock")
+        except OSError:
+            return False
+        ours = os.fstat(self._lock_fd)
+        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+
     def clients_held(self) -> int:
         """Client files that a living process holds; those of dead ones are removed."""
         held = 0
-        for file in self.clients.iterdir():
+        for file in list(self.clients.iterdir()) if self.clients.is_dir() else ():
             if file.name.startswith("."):  # being made: it gets its name when it is locked
                 continue
             try:

@@ -33,9 +33,8 @@ from art.version import package_version
 logger = logging.getLogger(__name__)
 
 CLIENT_POLL_SECONDS = 1.0
-CLIENT_MISSES = (
-    2  # looks in a row without a client before the server stops: a program may just be changing over
-)
+# Looks in a row without a client before the server stops: a program may just be changing over.
+CLIENT_MISSES = 2
 
 
 class HttpServer(uvicorn.Server):
@@ -169,14 +168,16 @@ async def _answer(
     )
     serving = asyncio.create_task(http.serve(sockets=[sock]), name="http")
     asked = asyncio.create_task(stop.asked.wait(), name="stop")
-    watching = asyncio.create_task(_watch_clients(folder, stop), name="clients")
+    watching = asyncio.create_task(
+        _watch(folder, stop, with_clients=settings.stop_with_clients), name="watch"
+    )
     try:
         await http.up.wait()
         await asyncio.to_thread(folder.announce, url=gateway.url, version=package_version())
         on_ready(gateway)
-        if not settings.stop_with_clients:
-            watching.cancel()
-        await asyncio.wait([serving, asked], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([serving, asked, watching], return_when=asyncio.FIRST_COMPLETED)
+        if watching.done() and (failed := watching.exception()) is not None:
+            raise InfraError("the server cannot watch its folder", cause=str(failed)) from failed
         if serving.done():
             error = serving.exception()
             raise InfraError("the HTTP server ended by itself", cause=str(error or "")) from error
@@ -204,11 +205,14 @@ async def _finish_job(gateway: Gateway, stop: Stop) -> None:
     forced.cancel()
 
 
-async def _watch_clients(folder: ServerFolder, stop: Stop) -> None:
-    """Ask to stop when no living client holds its file any more."""
+async def _watch(folder: ServerFolder, stop: Stop, *, with_clients: bool) -> None:
+    """Ask to stop when the folder is gone, or, if asked for, when no living client holds its file any more."""
     misses = 0
     while misses < CLIENT_MISSES:
         await asyncio.sleep(CLIENT_POLL_SECONDS)
-        held = await asyncio.to_thread(folder.clients_held)
+        if not await asyncio.to_thread(folder.intact):
+            stop.ask("its folder was deleted")
+            return
+        held = not with_clients or await asyncio.to_thread(folder.clients_held)
         misses = 0 if held else misses + 1
     stop.ask("no client is left")
