@@ -213,6 +213,7 @@ async def _watch(folder: ServerFolder, stop: Stop, *, with_clients: bool) -> Non
         if not await asyncio.to_thread(folder.intact):
             stop.ask("its folder was deleted")
             return
-        held = not with_clients or await asyncio.to_thread(folder.clients_held)
-        misses = 0 if held else misses + 1
+        if with_clients:
+            held = await asyncio.to_thread(folder.clients_held)
+            misses = 0 if held else misses + 1
     stop.ask("no client is left")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ AUTO_CONTEXT = 4096
 """Tokens; the context when none is asked for, if the model and the memory allow it."""
 CACHE_SHARE = 1 / 3
 """Of the machine's memory, what keys and values may take when every slot is full."""
+PLAIN_SHARE = 0.15
+"""Of the machine's memory, what second copies of the weights may take (see PackedLinear)."""
 LEAST_CONTEXT = 2048
 """Tokens; with less memory than that for every slot, there are fewer slots instead."""
 
@@ -83,6 +86,7 @@ class TorchEngine:
             architecture.shape, placement, max_batch=max_batch, context=context
         )
         file = TensorFile.of_model(folder)
+        placement = keep_plain(placement, elements=file.elements(), versions=1 + max_adapters)
         aliases = architecture.aliases
         with torch.inference_mode():
             adapters = AdapterStore(
@@ -243,6 +247,12 @@ class TorchEngine:
             "cached_tokens": scheduler.cached_tokens,
             "versions": self._adapters.versions(),
         }
+
+
+def keep_plain(placement: Placement, *, elements: int, versions: int) -> Placement:
+    """Have single rows use a second, plain copy of the weights where all versions' copies fit into PLAIN_SHARE."""
+    fits = versions * elements * placement.dtype.itemsize <= PLAIN_SHARE * memory_bytes(placement.device)
+    return replace(placement, keep_plain=placement.pack and fits)
 
 
 def slot_count(max_batch: int) -> int:
