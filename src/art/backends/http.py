@@ -22,6 +22,7 @@ from pydantic import BaseModel
 
 from art import errors
 from art.errors import ArtError, InfraError, NotFound, Overloaded, ServerUnreachable, Unauthorized
+from art.utils.console import Notices
 
 if TYPE_CHECKING:
     from art.backends.api import ControlApi
@@ -167,6 +168,7 @@ class Connection:
         self._locator = locator
         self._outage_seconds = outage_seconds
         self._has_answered = False
+        self.notices = Notices()
         self.transport = GatewayTransport(self)
         self._client = httpx2.AsyncClient(
             transport=self.transport,

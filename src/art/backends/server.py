@@ -16,7 +16,7 @@ from art.config.train import TrainConfig
 from art.errors import ConfigError, InvalidInput
 from art.trajectories import TrajectoryGroup
 from art.types import wire
-from art.utils.console import Notices, TrainLine
+from art.utils.console import TrainLine
 from art.utils.lazy import LazyCoroutine
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ class ServerBackend:
             raise ConfigError(f"train_timeout is {train_timeout}", hint="give seconds, more than 0")
         self._connection = Connection(locator)
         self._train_timeout = train_timeout
-        self._notices = Notices()
 
     @property
     def connection(self) -> Connection:
@@ -59,7 +58,7 @@ class ServerBackend:
         )
         endpoint = await self._connection.endpoint()
         model.bind(info, url=endpoint.url, key=endpoint.key, base_path=self.base_path())
-        self._notices.show(info.notes, prefix=f"{info.inference_name}: ")
+        self._connection.notices.show(info.notes, prefix=f"{info.inference_name}: ")
 
     def base_path(self) -> str | None:
         """The server's folder where it is on this machine, else None."""
@@ -102,7 +101,7 @@ class ServerBackend:
                 on_event=line.show,
             )
         model.note_step(result.step)
-        self._notices.show(result.notes, prefix=f"{model.name}: ")
+        self._connection.notices.show(result.notes, prefix=f"{model.name}: ")
         return from_job(result)
 
     async def log(self, model: Model[Any, Any], request: wire.LogRequest) -> None:

@@ -20,6 +20,7 @@ import httpx2
 from art.errors import ArtError, Conflict, InvalidInput
 from art.rollouts.collect import report
 from art.rollouts.failure import is_infrastructure
+from art.rollouts.overrides import overrides
 from art.rollouts.scope import RolloutScope, new_rollout_id, rollout_scope
 from art.trajectories import MetadataValue, Trajectory, check_reward
 from art.types import wire
@@ -226,7 +227,11 @@ class RolloutSession:
             await self.set_reward(self._reward)
         done: FinishStatus = "evaluated" if self._request.purpose is Purpose.EVALUATE else "finished"
         await self._api.finish_rollout(self.rollout_id, done)
-        self._trajectory = self._as_trajectory(await self._api.rollout(self.rollout_id))
+        info = await self._api.rollout(self.rollout_id)
+        self.model.backend().connection.notices.show(
+            overrides(info.calls, model=self.model.name), prefix=f"{self.model.name}: "
+        )
+        self._trajectory = self._as_trajectory(info)
 
     async def _close_failed(self, error: BaseException) -> None:
         # A cancelled run says nothing about the agent.
