@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from art.errors import ArtError
     from art.model import Model, TrainableModel
     from art.rollouts.batches import trajectory_group_batches
-    from art.rollouts.fit import FitResult, fit
+    from art.rollouts.fit import fit
+    from art.rollouts.fit_report import FitResult
     from art.rollouts.gather import gather_trajectories, gather_trajectory_groups
     from art.rollouts.retry import retry
     from art.rollouts.session import rollout
@@ -66,7 +67,7 @@ __all__ = [
 _HOMES = {
     "ArtError": "art.errors",
     "Backend": "art.backends.protocol",
-    "FitResult": "art.rollouts.fit",
+    "FitResult": "art.rollouts.fit_report",
     "History": "art.trajectories",
     "LocalBackend": "art.backends.local",
     "LocalTrainResult": "art.backends.results",
@@ -104,7 +105,9 @@ def __getattr__(name: str) -> Any:
 
         value = version("agent-reinforcement-trainer")
     else:
-        raise AttributeError(f"module 'art' has no attribute {name!r}")
+        from art.missing import MODULE, explain
+
+        raise AttributeError(explain("art", name, MODULE) or f"module 'art' has no attribute {name!r}")
     globals()[name] = value
     return value
 

@@ -12,7 +12,8 @@ from client_kit import KEY, FakeGateway
 import art
 from art.errors import InfraError, InvalidInput
 from art.rollouts import fit as fit_module
-from art.rollouts.fit import FitStep
+from art.rollouts.fit_report import FitStep, nothing_learned, why
+from art.types.wire import TrajectoryOutcome
 
 
 @pytest.fixture
@@ -160,10 +161,138 @@ def test_any_agent_will_do(gateway: FakeGateway, model: art.TrainableModel[Any, 
 
 
 @pytest.mark.parametrize(
-    ("scenarios", "options"), [([], {}), ([1], {"steps": 0}), ([1], {"rollouts_per_group": 0})]
+    ("scenarios", "options"),
+    [
+        ([], {}),
+        ("one scenario", {}),
+        ((number for number in range(3)), {}),
+        ([1], {"steps": 0}),
+        ([1], {"rollouts_per_group": 0}),
+        ([1], {"eval_rollouts": 0}),
+        ([1], {"reward": 1.0}),
+    ],
 )
 def test_nothing_to_do_is_an_error(
-    model: art.TrainableModel[Any, Any], scenarios: list[int], options: dict[str, int]
+    gateway: FakeGateway, model: art.TrainableModel[Any, Any], scenarios: Any, options: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidInput):
         fit(model, rollout, scenarios, **options)
+    assert gateway.requests == []  # the arguments are looked at before the server is asked
+
+
+# -- what a person reads
+
+
+def outcomes(*statuses: str) -> list[dict[str, Any]]:
+    return [
+        {"group": 0, "index": index, "rollout_id": None, "status": status}
+        for index, status in enumerate(statuses)
+    ]
+
+
+def test_a_fit_with_nothing_left_to_do_says_so(
+    gateway: FakeGateway, model: art.TrainableModel[Any, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway.batch = 2
+    result = fit(model, rollout, [1], verbose=True)
+    assert capsys.readouterr().err == (
+        "m: all 2 batches are done already and step 0 is published; give more steps, "
+        "or another model name for a fresh start\n"
+    )
+    assert (result.steps, result.published, result.note) == ([], 0, "")
+    fit(model, rollout, [1], steps=1, verbose=True)
+    assert "m: 2 batches, more than steps=1, are done already" in capsys.readouterr().err
+    fit(model, rollout, [1], steps=3, verbose=True)
+    assert "m: resuming after batch 2 of 3, at step 0\n" in capsys.readouterr().err
+
+
+def test_a_run_that_taught_nothing_is_explained_once_at_the_end(
+    gateway: FakeGateway,
+    model: art.TrainableModel[Any, Any],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    gateway.job_result = {
+        "step": 0,
+        "published": False,
+        "batch": 0,
+        "reason": "no signal: 6 zero_variance",
+        "trajectories": outcomes(*["zero_variance"] * 6),
+    }
+
+    async def never_right(model: art.TrainableModel[Any, Any], scenario: int) -> float:
+        return 0.0
+
+    result = fit(model, never_right, [1, 2], verbose=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3  # none is folded
+    assert lines[0].startswith("m: batch 1/2  step 0 (nothing published: all 6 runs got the same reward (0))")
+    assert lines[2] == result.note
+    assert "m: nothing was learned in 2 batches: all 12 runs got the same reward (0)." in result.note
+    assert "The answer was always the like of 'yes'." in result.note
+    assert "give part of the reward" in result.note
+    assert result.published == 0
+    assert result.steps[0].examples == ["yes"]
+    assert repr(result) == (
+        "FitResult(step=0, batch=2, published=0/2, reward=0.000->0.000, checkpoint_path='/0')"
+    )
+    assert "zero_variance" not in "".join(lines)
+
+
+def test_a_step_is_one_short_line(gateway: FakeGateway, model: art.TrainableModel[Any, Any]) -> None:
+    result = fit(model, rollout, [1, 2], steps=1)
+    assert (result.published, result.note) == (1, "")
+    line = repr(result.steps[0])
+    assert line.startswith(
+        "FitStep(batch=1, step=1, published=True, reward=1.500, trajectories=0, exceptions=0"
+    )
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("statuses", "said"),
+    [
+        (["no_calls"] * 2, "2 runs made no call that can be trained"),
+        (["zero_variance", "overlong"], "1 run longer than the model's context"),
+        (["zero_variance"], "a group of one run has nothing to compare its reward with"),
+        ([], "the server's own words"),
+    ],
+)
+def test_why_nothing_was_published_is_said_in_words(statuses: list[str], said: str) -> None:
+    report = FitStep(
+        batch=1,
+        step=0,
+        published=False,
+        reason="the server's own words",
+        reward=0.0,
+        reward_std_dev=0.0,
+        exceptions=0,
+        seconds=1.0,
+        trajectories=[TrajectoryOutcome.model_validate(one) for one in outcomes(*statuses)],
+    )
+    assert said in why(report)
+    assert said in nothing_learned("m", [report])
+
+
+def test_equal_rewards_within_each_group_are_told_apart_from_one_reward_for_all() -> None:
+    reports = [
+        FitStep(
+            batch=batch,
+            step=0,
+            published=False,
+            reason="",
+            reward=0.5,
+            reward_std_dev=spread,
+            exceptions=0,
+            seconds=1.0,
+            trajectories=[TrajectoryOutcome.model_validate(one) for one in outcomes(*["zero_variance"] * 4)],
+            examples=["Yes.", "No."],
+        )
+        for batch, spread in ((1, 0.0), (2, 0.5))
+    ]
+    assert why(reports[0]) == "all 4 runs got the same reward (0.5)"
+    assert why(reports[1]) == "the runs of each scenario got the same reward"
+    note = nothing_learned("m", reports)
+    assert "the runs of each scenario got the same reward" in note
+    assert "Two of the answers: 'Yes.' and 'No.'." in note

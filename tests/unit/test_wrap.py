@@ -111,6 +111,16 @@ def test_without_a_reward_the_agent_must_return_one() -> None:
         art.wrap(PlainAgent()).collect_trajectory(TASK)
 
 
+def test_a_reward_that_is_no_function_is_refused_at_once() -> None:
+    with pytest.raises(InvalidInput, match="the reward is a float"):
+        art.wrap(PlainAgent(), 1.0)  # type: ignore[arg-type]
+
+
+def test_a_wrapped_agent_shows_what_it_wraps(model: art.TrainableModel[Any, Any]) -> None:
+    assert repr(art.wrap(PlainAgent, reward)) == "WrappedAgent(factory PlainAgent, reward=reward)"
+    assert repr(art.wrap(PlainAgent(), model=model)) == "WrappedAgent(agent PlainAgent, model=m)"
+
+
 def test_process_isolation_is_refused_by_name() -> None:
     for arguments in ({"agent": PlainAgent, "isolate": "process"}, {"agent": "my.module:Agent"}):
         with pytest.raises(UnsupportedOption):
@@ -128,8 +138,10 @@ def test_what_cannot_be_filled_is_named() -> None:
         art.wrap(NeedsDatabase, reward)
     with pytest.raises(ConfigError, match="second"):
         art.wrap(lambda task, second: 0)
-    with pytest.raises(ConfigError, match="no model is attached"):
+    with pytest.raises(ConfigError, match="asks for a client, but no model is attached"):
         art.wrap(lambda task, client: 0.0).collect_trajectory("x")
+    with pytest.raises(ConfigError, match="asks for an async client, but"):
+        art.wrap(with_async_client).collect_trajectory("x")
 
 
 # -- with a model

@@ -13,61 +13,33 @@ import json
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any, cast
 
 from art.config.train import TrainConfig
 from art.errors import InvalidInput
 from art.rollouts.failure import is_infrastructure
+from art.rollouts.fit_report import (
+    FitResult,
+    FitStep,
+    examples_of,
+    nothing_learned,
+    progress_line,
+    where_it_stands,
+)
 from art.rollouts.gather import gather_trajectories, gather_trajectory_groups
 from art.rollouts.signature import GIVEN
 from art.rollouts.wrap import RewardFunction, WrappedAgent, wrap
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types.policy import Purpose
-from art.types.wire import TrajectoryOutcome
-from art.utils.console import console
+from art.utils.console import say
 
 if TYPE_CHECKING:
     from art.model import TrainableModel
 
 RETRY_SECONDS = 1.0
 """Before the first retry after an infrastructure failure; doubles. A server restart takes a few seconds."""
-
-
-@dataclass(frozen=True)
-class FitStep:
-    """One batch of a fit, as `on_step` sees it."""
-
-    batch: int
-    """Train calls of the model so far, this one included."""
-    step: int
-    published: bool
-    reason: str
-    """Why nothing was published; empty otherwise."""
-    reward: float | None
-    """Mean over the batch's trajectories; None when every run raised."""
-    reward_std_dev: float | None
-    exceptions: int
-    seconds: float
-    checkpoint_path: str | None = None
-    """Folder of the published checkpoint, on the server's machine."""
-    metrics: dict[str, float] = field(default_factory=dict)
-    trajectories: list[TrajectoryOutcome] = field(default_factory=list)
-    eval_reward: float | None = None
-    """Mean over the evaluation that followed; None when there was none."""
-
-
-@dataclass(frozen=True)
-class FitResult:
-    """What a fit did."""
-
-    step: int
-    batch: int
-    steps: list[FitStep]
-    """Those of this run; earlier ones are in the model's history."""
-    checkpoint_path: str | None = None
-    """Folder of the latest checkpoint, on the server's machine."""
 
 
 OnStep = Callable[[FitStep], Awaitable[None] | None]
@@ -93,8 +65,10 @@ async def fit(
     on_step: OnStep | None = None,
     verbose: bool = True,
 ) -> FitResult:
-    """Train `model` until it has seen `steps` batches.
+    """Train `model` until it has seen `steps` batches, each of `groups_per_step` * `rollouts_per_group` runs.
 
+    The server counts batches: each train call of the model is one, those written by hand included. So a fit
+    that is run again goes on where it stopped.
     `rollout` is a wrapped agent (`art.wrap`), anything `art.wrap` takes, or `async def rollout(model, scenario)`
     that returns an `art.Trajectory`, a number, or what `reward(result[, scenario])` judges.
     `eval_scenarios` are run at the end, and every `eval_every` batches; the model must be registered.
@@ -102,8 +76,8 @@ async def fit(
     1). Infrastructure failures are retried `infra_retries` times with a fresh rollout and are never a reward.
     """
     _check_positive(steps=steps, groups_per_step=groups_per_step, rollouts_per_group=rollouts_per_group)
-    if not scenarios:
-        raise InvalidInput("fit needs at least one scenario", hint="pass a non-empty list of scenarios")
+    _check_positive(eval_rollouts=eval_rollouts)
+    _check_scenarios(scenarios)
     agent = as_agent(rollout, reward)
     runner = _Runner(
         model=model,
@@ -115,10 +89,9 @@ async def fit(
         infra_retries=infra_retries,
         seed=seed,
     )
-    say = console().print if verbose else _silent
+    tell = say if verbose else _silent
     info = await model.info()
-    if (batch := info.batch) > 0:
-        say(f"{model.name}: resuming after batch {batch} of {steps}, at step {info.step}", markup=False)
+    tell(where_it_stands(model.name, batch=(batch := info.batch), step=info.step, steps=steps))
     done: list[FitStep] = []
     while batch < steps:
         report = await runner.batch(scenarios_of_batch(scenarios, batch, groups_per_step, seed), batch)
@@ -127,15 +100,15 @@ async def fit(
             measured = await runner.evaluate(eval_scenarios, eval_rollouts, report.step)
             report = replace(report, eval_reward=measured)
         done.append(report)
-        say(_line(model.name, report, steps), markup=False)
-        if on_step is not None:
-            await _tell(on_step, report)
+        tell(progress_line(model.name, report, steps))
+        await _call_back(on_step, report)
+    tell(note := nothing_learned(model.name, done))
     step, path = await runner.latest()
-    return FitResult(step=step, batch=batch, steps=done, checkpoint_path=path)
+    return FitResult(step=step, batch=batch, steps=done, checkpoint_path=path, note=note)
 
 
-async def _tell(on_step: OnStep, report: FitStep) -> None:
-    answer = on_step(report)
+async def _call_back(on_step: OnStep | None, report: FitStep) -> None:
+    answer = None if on_step is None else on_step(report)
     if inspect.isawaitable(answer):
         await answer
 
@@ -144,6 +117,18 @@ def _check_positive(**values: int) -> None:
     for name, value in values.items():
         if value < 1:
             raise InvalidInput(f"{name} is {value}", hint="give at least 1")
+
+
+def _check_scenarios(scenarios: object) -> None:
+    if isinstance(scenarios, str | bytes) or not (
+        hasattr(scenarios, "__len__") and hasattr(scenarios, "__getitem__")
+    ):
+        raise InvalidInput(
+            f"fit was given a {type(scenarios).__name__} as its scenarios",
+            hint="pass a list of them: fit(model, agent, [first, second, ...], ...)",
+        )
+    if not len(scenarios):
+        raise InvalidInput("fit needs at least one scenario", hint="pass a non-empty list of scenarios")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +162,7 @@ class _Runner:
             checkpoint_path=getattr(result, "checkpoint_path", None),
             metrics=result.metrics,
             trajectories=result.trajectories,
+            examples=examples_of(groups),
         )
 
     async def latest(self) -> tuple[int, str | None]:
@@ -297,21 +283,5 @@ def scenario_id(scenario: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _line(model: str, report: FitStep, steps: int) -> str:
-    parts = [
-        f"{model}: batch {report.batch}/{steps}",
-        f"step {report.step}" + ("" if report.published else f" (nothing published: {report.reason})"),
-        "no rewards"
-        if report.reward is None
-        else f"reward {report.reward:.3f} ± {report.reward_std_dev:.3f}",
-    ]
-    if report.eval_reward is not None:
-        parts.append(f"eval {report.eval_reward:.3f}")
-    if report.exceptions:
-        parts.append(f"{report.exceptions} exceptions")
-    parts.append(f"{report.seconds:.1f} s")
-    return "  ".join(parts)
-
-
-def _silent(*_: Any, **__: Any) -> None:
+def _silent(_: str) -> None:
     """Shows nothing."""

@@ -127,11 +127,23 @@ def _kind_of(parameter: inspect.Parameter, parameters: list[inspect.Parameter], 
     return kind
 
 
+_ASKED = {
+    "sync_client": "a client",
+    "async_client": "an async client",
+    "base_url": "a base URL",
+    "api_key": "an API key",
+    "env": "an environment",
+    "session": "a session",
+    "model": "a model",
+    "model_name": "a model name",
+}
+
+
 def given_value(kind: str, session: RolloutSession | None) -> Any:
     """What ART fills in; ConfigError when there is no session to take it from."""
     if session is None:
         raise ConfigError(
-            f"the agent asks for a {kind.replace('_', ' ')}, but no model is attached",
+            f"the agent asks for {_ASKED[kind]}, but no model is attached",
             hint="art.wrap(agent, reward, model=model), or use wrapped.rollout(model, scenario)",
         )
     if kind == "sync_client":

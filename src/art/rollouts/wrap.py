@@ -81,6 +81,11 @@ class WrappedAgent:
         model: TrainableModel[Any, Any] | None = None,
         entry: str | None = None,
     ) -> None:
+        if reward is not None and not callable(reward):
+            raise InvalidInput(
+                f"the reward is a {type(reward).__name__}, not a function",
+                hint="give a function of what the agent returned: art.wrap(agent, lambda answer: 1.0)",
+            )
         self._reward = reward
         self._model = model
         self._entry = entry
@@ -103,6 +108,12 @@ class WrappedAgent:
         else:
             self._plan = self._entry_plan(agent)
             self._clients = held_clients(agent)
+
+    def __repr__(self) -> str:
+        kind = "factory" if self._factory is not None else "agent"
+        reward = "" if self._reward is None else f", reward={getattr(self._reward, '__name__', self._reward)}"
+        model = "" if self._model is None else f", model={self._model.name}"
+        return f"WrappedAgent({kind} {self._label}{reward}{model})"
 
     @property
     def exclusive(self) -> bool:

@@ -23,6 +23,12 @@ def console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+def say(line: str, *, style: str | None = None) -> None:
+    """One line, whole: a terminal folds it by itself, and a log file gets it unbroken. "" shows nothing."""
+    if line:
+        console().print(line, style=style, markup=False, soft_wrap=True)
+
+
 class Notices:
     """Automatic choices with their reasons, each shown once."""
 
@@ -37,7 +43,7 @@ class Notices:
                 new = line not in self._shown
                 self._shown.add(line)
             if new:
-                console().print(line, style="dim", markup=False)
+                say(line, style="dim")
 
 
 class TrainLine:
@@ -68,7 +74,7 @@ class TrainLine:
         if self._status is not None:
             self._status.update(f"{self._model}: {event.type}{detail}")
         elif self._verbose or event.type == "restarted":
-            console().print(f"{self._model}: {event.type}{detail}", markup=False)
+            say(f"{self._model}: {event.type}{detail}")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

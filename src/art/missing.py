@@ -1,0 +1,55 @@
+"""What programs for openpipe-art ask for and this release does not have: said by name, with what there is instead.
+
+Such a name raises an AttributeError like any unknown one, so `hasattr` is False.
+"""
+
+from __future__ import annotations
+
+_RECORDED = "art.rollout(model), art.wrap and art.gather_trajectory_groups record every call by themselves"
+_METRICS = "pass metrics to model.log(metrics={...}), or put them into a trajectory's metrics"
+_WANDB = "nothing is sent to a tracker; model.log writes history.jsonl beside the checkpoints"
+_NO_SFT = (
+    "art.fit and model.train learn from rewards; initial_adapter=... starts from an adapter trained elsewhere"
+)
+_FILES = "a checkpoint is a folder in PEFT's format: train(...).checkpoint_path names it"
+_ANY_AGENT = "art.wrap(agent, reward) takes the agent as it is"
+
+MODULE = {
+    "ServerlessBackend": "art.RemoteBackend(url, key) talks to any `art serve`",
+    "ServerlessTrainResult": "every backend returns an art.LocalTrainResult",
+    "TinkerBackend": "art.LocalBackend and art.RemoteBackend are the backends",
+    "MegatronBackend": "art.LocalBackend and art.RemoteBackend are the backends",
+    "PipelineTrainer": "art.fit is the whole loop",
+    "TrainSFTConfig": _NO_SFT,
+    "auto_trajectory": _RECORDED,
+    "capture_auto_trajectory": _RECORDED,
+    "capture_yielded_trajectory": "let the rollout return its trajectory, or a list of several",
+    "yield_trajectory": "let the rollout return its trajectory, or a list of several",
+    "dev": "its classes are plain dicts here: model._internal_config = {...} and train(..., _config={...})",
+    "langgraph": _ANY_AGENT,
+    "mcp": "scenarios are any list of yours; " + _ANY_AGENT,
+    "metrics": _METRICS,
+    "pipeline_trainer": "art.fit is the whole loop",
+}
+MODEL = {
+    "train_sft": _NO_SFT,
+    "update_wandb_config": _WANDB,
+    "_get_wandb_run": _WANDB,
+    "metrics_builder": _METRICS,
+    "activate_metrics_context": _METRICS,
+    "cost_calculator": _METRICS,
+    "set_cost_calculator": _METRICS,
+}
+BACKEND = {
+    "_train_sft": _NO_SFT,
+    "_experimental_pull_model_checkpoint": _FILES,
+    "_experimental_pull_from_s3": _FILES,
+    "_experimental_push_to_s3": _FILES,
+    "_experimental_fork_checkpoint": "initial_adapter=<checkpoint folder> starts a model from a checkpoint",
+}
+
+
+def explain(owner: str, name: str, table: dict[str, str]) -> str:
+    """The text of the AttributeError for `owner.name`; empty for a name that is not in the table."""
+    instead = table.get(name)
+    return "" if instead is None else f"{owner}.{name} is not in this release; instead: {instead}"
