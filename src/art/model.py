@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, PrivateAttr
 from typing_extensions import TypeVar
 
-from art.backends.handover import as_groups, groups_to_wire
-from art.backends.options import internal_config, require_json
+from art.backends.handover import as_groups, log_request
+from art.backends.options import internal_config, model_config, require_json
 from art.config.model import LoraConfig, ModelConfig
 from art.errors import ConfigError, UnsupportedOption
+from art.missing import MODEL, explain
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import wire
 from art.utils.background import run_blocking
 from art.utils.lazy import LazyCoroutine
 from art.utils.model_files import ModelFiles
-from art.utils.summary import named_for_split, summarize
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -93,6 +92,13 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         self._inference_api_key = inference_api_key
         self._inference_base_url = inference_base_url
         self._inference_model_name = inference_model_name
+
+    if not TYPE_CHECKING:  # a declared __getattr__ would make every misspelt attribute type-check
+
+        def __getattr__(self, name: str) -> Any:
+            if said := explain("model", name, MODEL):
+                raise AttributeError(said)
+            return super().__getattr__(name)
 
     # -- what the backend needs
 
@@ -200,7 +206,9 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         if self._openai is None:
             from art.backends.clients import plain_client, server_client
 
-            if self._backend is not None and self.server_config() is not None:
+            served = self.server_config() is not None
+            if served and (self._backend is not None or self._inference_base_url is None):
+                self.backend()  # ConfigError where none was registered
                 self._openai = server_client(self)
             else:
                 self._openai = plain_client(self._inference_base_url, self._inference_api_key)
@@ -263,26 +271,11 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
 
         One row goes to history.jsonl: averages of the trajectories under `{split}/...`, and `metrics`.
         """
-        groups = as_groups(trajectories)
-        await self._record(groups, groups, split, metrics or {}, step)
+        groups = as_groups(trajectories, "log")
+        at = await self.get_step() if step is None else step
+        await self._record(log_request(groups, metrics or {}, split=split, step=at, sent=True))
 
-    async def _record(
-        self,
-        groups: list[TrajectoryGroup],
-        sent: list[TrajectoryGroup],
-        split: str,
-        metrics: Mapping[str, float],
-        step: int | None,
-    ) -> None:
-        row = {**summarize(groups, split), **named_for_split(metrics, split)}
-        wired = groups_to_wire(sent)
-        request = wire.LogRequest(
-            split=split,
-            step=await self.get_step() if step is None else step,
-            groups=wired,
-            metrics=row,
-            recorded_at=datetime.now(UTC).isoformat(),
-        )
+    async def _record(self, request: wire.LogRequest) -> None:
         if self._backend is not None and self.server_config() is not None:
             await self.ready()
             await self.backend().log(self, request)
@@ -303,6 +296,8 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
     history: str = "keep"
     chat_template: str | None = None
     trainable: bool = True
+
+    _given_config: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def __init__(
         self,
@@ -329,6 +324,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
             base_model=str(base_model),
             **{"lora": LoraConfig(), **settings, **fields},
         )
+        self._given_config = dict(_internal_config or {})
 
     @property
     def run_name(self) -> str:
@@ -337,19 +333,24 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
 
     def server_config(self) -> ModelConfig:
         """What the server fixes at registration."""
-        try:
-            return ModelConfig.model_validate(
-                {
-                    "base_model": self.base_model,
-                    "lora": self.lora,
-                    "initial_adapter": self.initial_adapter,
-                    "history": self.history,
-                    "chat_template": self.chat_template,
-                }
+        return model_config(self.name, {field: getattr(self, field) for field in ModelConfig.model_fields})
+
+    @property
+    def _internal_config(self) -> Mapping[str, Any]:
+        """openpipe-art's settings, as they were given. Assigning others applies them until registration."""
+        return self._given_config
+
+    @_internal_config.setter
+    def _internal_config(self, config: Mapping[str, Any] | None) -> None:
+        settings = internal_config(config)
+        if settings and self._registered:
+            raise ConfigError(
+                f"{self.name} is registered; its settings are fixed",
+                hint="assign _internal_config before `await model.register(backend)`",
             )
-        except ValidationError as error:
-            problems = "; ".join(f"{problem['loc'][0]}: {problem['msg']}" for problem in error.errors())
-            raise ConfigError(f"{self.name} cannot be registered", cause=problems) from error
+        for name, value in settings.items():
+            setattr(self, name, value)
+        self._given_config = dict(config or {})
 
     @property
     def inference_model_name(self) -> str | None:
@@ -387,10 +388,10 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         **options: Any,
     ) -> TrainResult:
         """Train on the groups and record the step: `backend.train` and `log` in one."""
-        groups = as_groups(trajectory_groups)
+        groups = as_groups(trajectory_groups, "train")
         result = await self.backend().train(self, groups, config=config, **options)
         # The groups are with the server since the train call; only their averages are sent again.
-        await self._record(groups, [], "train", result.metrics, result.step)
+        await self._record(log_request(groups, result.metrics, split="train", step=result.step, sent=False))
         return result
 
     async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward") -> list[int]:

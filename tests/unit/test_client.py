@@ -471,7 +471,15 @@ def test_what_cannot_be_trained_on_never_reaches_the_server(
         ({"learning_rat": 1e-5}, ConfigError, "did you mean learning_rate"),
         ({"zzz": 1}, ConfigError, "no option 'zzz'"),
         ({"kl_penalty_coef": 0.1}, UnsupportedOption, "RemoteBackend does not support kl_penalty_coef=0.1"),
-        ({"loss_fn": "cispo"}, UnsupportedOption, "loss_fn"),
+        ({"loss_fn": "cispo"}, UnsupportedOption, "RemoteBackend does not support loss_fn='cispo'"),
+        ({"loss_fn": "cispo"}, UnsupportedOption, "leave loss_fn out: ppo"),
+        ({"lr": 1e-5}, ConfigError, "did you mean learning_rate"),
+        ({"config": {"learning_rate": 1e-5}}, ConfigError, "config is a dict, not an art.TrainConfig"),
+        ({"_config": {"learning_rat": 1e-5}}, ConfigError, "did you mean learning_rate"),
+        ({"_config": {"kl_penalty_coef": 0.1}}, UnsupportedOption, "kl_penalty_coef=0.1"),
+        ({"_config": {"loss_fn": "cispo"}}, UnsupportedOption, "leave loss_fn out"),
+        ({"_config": [1]}, ConfigError, "_config is a list"),
+        ({"epsilon": 0.1, "_config": {"epsilon": 0.3}}, ConfigError, "epsilon is given twice, and differs"),
         ({"learning_rate": -1}, ConfigError, "learning_rate"),
         ({"scale_rewards": True, "normalize_advantages": False}, ConfigError, "differ"),
     ],
@@ -501,11 +509,13 @@ def test_openpipe_art_options_that_change_nothing_are_taken() -> None:
             "save_checkpoint": False,
             "verbose": True,
             "packed_sequence_length": 2048,
+            "_config": {"max_grad_norm": 0.5, "precalculate_logprobs": False, "epsilon_high": 0.4},
         },
         "LocalBackend",
         art.TrainConfig(epsilon=0.3, normalize_advantages=True),
     )
     assert (taken.learning_rate, taken.normalize_advantages, taken.epsilon) == (5e-6, False, 0.3)
+    assert (taken.max_grad_norm, taken.epsilon_high) == (0.5, 0.4)
 
 
 def test_a_train_config_takes_and_refuses_the_same() -> None:
@@ -513,6 +523,32 @@ def test_a_train_config_takes_and_refuses_the_same() -> None:
     assert config == art.TrainConfig(learning_rate=1e-5)
     with pytest.raises(UnsupportedOption, match="kl_penalty_coef"):
         art.TrainConfig(kl_penalty_coef=0.1)  # type: ignore[call-arg]
+    with pytest.raises(UnsupportedOption, match="leave loss_fn out"):
+        art.TrainConfig(loss_fn="cispo")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no option 'lr'; did you mean learning_rate"):
+        art.TrainConfig(lr=1)  # type: ignore[call-arg]
+
+
+def test_what_is_no_group_is_named_with_what_is_expected(
+    gateway: FakeGateway, model: art.TrainableModel[Any, Any]
+) -> None:
+    for wrong, said in ((["x"], "train was given a list of str"), ("x", "a str"), (3, "an? int")):
+        with pytest.raises(InvalidInput, match=f"{said}; expected are TrajectoryGroups"):
+            asyncio.run(model.train(wrong))  # type: ignore[arg-type]
+    assert gateway.requests == []
+
+
+def test_a_result_is_one_short_line() -> None:
+    result = art.LocalTrainResult(
+        step=3, batch=4, metrics={f"m{i}": 0.5 for i in range(30)}, checkpoint_path="/c/0003"
+    )
+    assert repr(result) == (
+        "LocalTrainResult(step=3, published=True, batch=4, trajectories=0, metrics=30, "
+        "checkpoint_path='/c/0003')"
+    )
+    assert repr(art.TrainResult(step=0, published=False, reason="no signal")) == (
+        "TrainResult(step=0, published=False, reason='no signal', batch=0, trajectories=0, metrics=0)"
+    )
 
 
 @pytest.mark.parametrize("options", [{"in_process": True}, {"gpu_cost_per_hour_usd": 2.0}])

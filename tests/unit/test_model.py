@@ -93,6 +93,53 @@ def test_internal_config_is_applied_or_refused_by_name() -> None:
         trainable(_internal_config={"engine_args": {"max_loras": 2}, "peft_args": {"lora_dropout": 0.1}})
 
 
+def test_an_internal_config_assigned_later_is_applied_or_refused_the_same() -> None:
+    with FakeGateway() as gateway:
+        model = trainable()
+        model._internal_config = {"peft_args": {"r": 4}, "chat_template": "t"}
+        assert (model.lora.r, model.chat_template) == (4, "t")
+        assert model._internal_config == {"peft_args": {"r": 4}, "chat_template": "t"}
+        with pytest.raises(UnsupportedOption, match="init_args, engine_args"):
+            model._internal_config = {"init_args": {"max_seq_length": 8192}, "engine_args": {}}
+        with pytest.raises(ConfigError, match="r: Input should be greater"):
+            model._internal_config = {"peft_args": {"r": -1}}
+        assert (model.lora.r, model._internal_config["chat_template"]) == (4, "t")
+        asyncio.run(model.register(art.RemoteBackend(gateway.url, KEY)))
+        [sent] = gateway.bodies("/api/v1/models")
+        with pytest.raises(ConfigError, match="is registered"):
+            model._internal_config = {"peft_args": {"r": 8}}
+    assert (sent["config"]["lora"]["r"], sent["config"]["chat_template"]) == (4, "t")
+    assert trainable(_internal_config={"chat_template": "u"})._internal_config == {"chat_template": "u"}
+
+
+@pytest.mark.parametrize("name", ["train_sft", "update_wandb_config", "set_cost_calculator"])
+def test_what_this_release_lacks_is_said_by_name(name: str) -> None:
+    model = trainable()
+    assert not hasattr(model, name)
+    with pytest.raises(AttributeError, match=f"model.{name} is not in this release; instead: "):
+        getattr(model, name)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = model.nonsense  # type: ignore[attr-defined]
+
+
+def test_what_the_backends_lack_is_said_by_name() -> None:
+    backend = art.RemoteBackend("http://127.0.0.1:1", KEY)
+    with pytest.raises(AttributeError, match="initial_adapter"):
+        _ = backend._experimental_fork_checkpoint  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="'RemoteBackend' object has no attribute 'nonsense'"):
+        _ = backend.nonsense  # type: ignore[attr-defined]
+
+
+def test_a_client_of_a_model_that_goes_nowhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match="register"):
+        trainable().openai_client()
+    with pytest.raises(ConfigError, match="inference_api_key"):
+        art.Model(name="gpt", project="p").openai_client()
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    assert art.Model(name="gpt", project="p").openai_client().api_key == "k"
+
+
 def test_a_misspelt_argument_is_an_error() -> None:
     with pytest.raises(ValueError, match="base_modl"):
         trainable(base_modl="x")
@@ -162,8 +209,15 @@ def test_a_prompted_model_logs_beside_the_program(tmp_path: Path) -> None:
 def test_logging_what_is_no_trajectory_is_refused(tmp_path: Path) -> None:
     model: art.Model[Any, Any] = art.Model(name="gpt", project="p", base_path=str(tmp_path))
     for wrong in ([1], [art.TrajectoryGroup(), art.Trajectory()]):
-        with pytest.raises(InvalidInput, match="together"):
+        with pytest.raises(InvalidInput, match=r"log was given a list of .*; expected are TrajectoryGroups"):
             asyncio.run(model.log(wrong))  # type: ignore[arg-type]
+
+
+def test_a_metric_that_is_no_number_is_named(tmp_path: Path) -> None:
+    model: art.Model[Any, Any] = art.Model(name="gpt", project="p", base_path=str(tmp_path))
+    with pytest.raises(InvalidInput, match="metric 'speed' must be a number"):
+        asyncio.run(model.log(metrics={"good": 1, "speed": "fast"}))  # type: ignore[dict-item]
+    assert not list(tmp_path.rglob("history.jsonl"))
 
 
 def test_the_backend_protocol_is_what_the_backends_are() -> None:

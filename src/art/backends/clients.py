@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from art.backends.http import CONNECT_SECONDS, PLACEHOLDER_KEY, PLACEHOLDER_URL
+from art.errors import ConfigError
 from art.rollouts.scope import HEADER_GROUP, HEADER_MEMBER, HEADER_PROJECT, HEADER_ROLLOUT, current_scope
 
 if TYPE_CHECKING:
@@ -72,11 +73,18 @@ def sync_session_client(connection: Connection, base_url: str, api_key: str) -> 
 
 
 def plain_client(base_url: str | None, api_key: str | None) -> AsyncOpenAI:
-    """A client of any OpenAI-compatible service; None leaves the choice to the openai package."""
-    from openai import AsyncOpenAI
+    """A client of any OpenAI-compatible service; None leaves the choice to the openai package.
 
-    return AsyncOpenAI(
-        base_url=base_url,
-        api_key=api_key,
-        timeout=httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
-    )
+    ConfigError when there is no key.
+    """
+    from openai import AsyncOpenAI, OpenAIError
+
+    timeout = httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
+    try:
+        return AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout)
+    except OpenAIError as error:
+        raise ConfigError(
+            "the model has no key to make a client with",
+            cause=str(error),
+            hint="art.Model(..., inference_base_url=..., inference_api_key=...), or set OPENAI_API_KEY",
+        ) from error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import BaseModel
@@ -10,25 +11,45 @@ from pydantic import BaseModel
 from art.errors import InvalidInput, InvalidReward
 from art.trajectories import Trajectory, TrajectoryGroup, as_dict, check_reward, is_choice
 from art.types import wire
+from art.utils.summary import named_for_split, summarize
 
 
 def as_groups(
-    trajectories: Iterable[TrajectoryGroup] | Iterable[Trajectory | BaseException] | None,
+    trajectories: Iterable[TrajectoryGroup] | Iterable[Trajectory | BaseException] | None, where: str
 ) -> list[TrajectoryGroup]:
-    """Groups as they are; loose trajectories and exceptions become one group."""
+    """Groups as they are; loose trajectories and exceptions become one group.
+
+    InvalidInput says what `where` (train, log) was given instead.
+    """
     if trajectories is None:
         return []
+    if not isinstance(trajectories, Iterable) or isinstance(trajectories, str | bytes | Mapping):
+        raise InvalidInput(f"{where} was given a {type(trajectories).__name__}; {_EXPECTED}", hint=_HOW)
     items: list[Any] = [trajectories] if isinstance(trajectories, TrajectoryGroup) else list(trajectories)
     groups = [item for item in items if isinstance(item, TrajectoryGroup)]
     if len(groups) == len(items):
         return groups
     if groups or not all(isinstance(item, Trajectory | BaseException) for item in items):
         kinds = sorted({type(item).__name__ for item in items})
-        raise InvalidInput(
-            f"cannot take {', '.join(kinds)} together",
-            hint="hand over TrajectoryGroups, or Trajectories (awaited ones: see gather_trajectory_groups)",
-        )
+        raise InvalidInput(f"{where} was given a list of {' and '.join(kinds)}; {_EXPECTED}", hint=_HOW)
     return [TrajectoryGroup(items)]
+
+
+_EXPECTED = "expected are TrajectoryGroups, or Trajectories, all of one kind"
+_HOW = "await art.gather_trajectory_groups(...) gives the groups of what is still to run"
+
+
+def log_request(
+    groups: list[TrajectoryGroup], metrics: Mapping[str, float], *, split: str, step: int, sent: bool
+) -> wire.LogRequest:
+    """One row of a split at a step: averages of the groups, and `metrics`; the groups with it if `sent`."""
+    return wire.LogRequest(
+        split=split,
+        step=step,
+        groups=groups_to_wire(groups if sent else []),
+        metrics={**summarize(groups, split), **named_for_split(metrics, split)},
+        recorded_at=datetime.now(UTC).isoformat(),
+    )
 
 
 _KNOWN_CHOICE = ("finish_reason", "index", "message", "art")

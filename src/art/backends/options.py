@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from art.config.train import NEUTRAL_OPTIONS, TrainConfig, require_neutral
+from art.config.model import LoraConfig, ModelConfig
+from art.config.train import NEUTRAL_OPTIONS, TrainConfig, nearest, require_loss, require_neutral
 from art.errors import ConfigError, UnsupportedOption
+
+M = TypeVar("M", bound=BaseModel)
 
 _SAME_AS = {"scale_rewards": "normalize_advantages"}
 """openpipe-art's other names for an option."""
@@ -21,20 +23,29 @@ _CLIENT_ONLY = {"verbose"}
 def train_config(options: Mapping[str, Any], backend: str, base: TrainConfig | None = None) -> TrainConfig:
     """The TrainConfig that `options` amount to, on top of `base`.
 
+    `options["_config"]` may hold a mapping of more options, as programs for openpipe-art pass them.
     UnsupportedOption for an option that exists elsewhere and would be ignored here, ConfigError for an
     unknown one or a bad value; both name the option.
     """
+    if base is not None and not isinstance(base, TrainConfig):
+        raise ConfigError(
+            f"config is a {type(base).__name__}, not an art.TrainConfig",
+            hint="art.TrainConfig(learning_rate=...), or options by keyword: train(groups, learning_rate=...)",
+        )
     values = {} if base is None else base.model_dump(exclude_unset=True)
     given: dict[str, str] = {}
-    for name, value in options.items():
+    for name, value in _spread(options):
         field = _SAME_AS.get(name, name)
         if field in TrainConfig.model_fields:
             if field in given and values[field] != value:
+                twice = f"{name} is given twice, and differs"
                 raise ConfigError(
-                    f"{given[field]} and {name} mean the same and differ",
+                    twice if given[field] == name else f"{given[field]} and {name} mean the same and differ",
                     cause=f"{given[field]}={values[field]!r}, {name}={value!r}",
                     hint=f"set {field} alone",
                 )
+            if field == "loss_fn":
+                require_loss(value, backend)
             values[field] = value
             given[field] = name
         elif name in NEUTRAL_OPTIONS:
@@ -50,9 +61,19 @@ def train_config(options: Mapping[str, Any], backend: str, base: TrainConfig | N
 def unknown_option(name: str) -> ConfigError:
     """The error for an option nobody knows, with the nearest one that exists."""
     known = [*TrainConfig.model_fields, *_SAME_AS, *_CLIENT_ONLY]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"the options are: {', '.join(sorted(known))}"
-    return ConfigError(f"train has no option {name!r}", hint=hint)
+    return ConfigError(f"train has no option {name!r}", hint=nearest(name, known))
+
+
+def _spread(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The options by keyword, then those of `_config`."""
+    yield from ((name, value) for name, value in options.items() if name != "_config")
+    more = options.get("_config")
+    if more is not None and not isinstance(more, Mapping):
+        raise ConfigError(
+            f"_config is a {type(more).__name__}, not a mapping of options",
+            hint='train(groups, _config={"learning_rate": 1e-5}), or config=art.TrainConfig(...)',
+        )
+    yield from (more or {}).items()
 
 
 def bad_values(error: ValidationError, backend: str) -> ConfigError:
@@ -61,9 +82,7 @@ def bad_values(error: ValidationError, backend: str) -> ConfigError:
         f"{'.'.join(str(part) for part in problem['loc'])}={problem.get('input')!r}: {problem['msg']}"
         for problem in error.errors()
     ]
-    names = {str(problem["loc"][0]) for problem in error.errors() if problem["loc"]}
-    kind = UnsupportedOption if names == {"loss_fn"} else ConfigError
-    return kind(f"{backend} cannot train with these options", cause="; ".join(problems))
+    return ConfigError(f"{backend} cannot train with these options", cause="; ".join(problems))
 
 
 _PEFT_FIELDS = {"r": "r", "lora_alpha": "alpha", "target_modules": "target_modules", "random_state": "seed"}
@@ -76,7 +95,8 @@ def internal_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
     for key, value in (config or {}).items():
         if key == "peft_args":
             refused += [f"peft_args.{name}" for name in value if name not in _PEFT_FIELDS]
-            settings["lora"] = {_PEFT_FIELDS[name]: value[name] for name in value if name in _PEFT_FIELDS}
+            fields = {_PEFT_FIELDS[name]: value[name] for name in value if name in _PEFT_FIELDS}
+            settings["lora"] = _checked(LoraConfig, fields, "peft_args cannot be used")
         elif key == "chat_template":
             settings["chat_template"] = value
         else:
@@ -88,6 +108,19 @@ def internal_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
             hint=f"supported are chat_template and peft_args with {', '.join(_PEFT_FIELDS)}",
         )
     return settings
+
+
+def model_config(name: str, values: Mapping[str, Any]) -> ModelConfig:
+    """What the server fixes at registration of the model `name`; ConfigError names each impossible value."""
+    return _checked(ModelConfig, values, f"{name} cannot be registered")
+
+
+def _checked(kind: type[M], values: Mapping[str, Any], problem: str) -> M:
+    try:
+        return kind.model_validate(dict(values))
+    except ValidationError as error:
+        problems = "; ".join(f"{fault['loc'][0]}: {fault['msg']}" for fault in error.errors())
+        raise ConfigError(problem, cause=problems) from error
 
 
 def require_json(config: object) -> None:

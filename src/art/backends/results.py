@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from art.types.wire import JobResult, TrajectoryOutcome
 
 
-@dataclass
+@dataclass(repr=False)
 class TrainResult:
     """A finished train call.
 
@@ -24,12 +24,26 @@ class TrainResult:
     trajectories: list[TrajectoryOutcome] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        # One line: the metrics and outcomes of a batch would fill a screen.
+        parts = [f"step={self.step}", f"published={self.published}"]
+        parts += [f"reason={self.reason!r}"] if self.reason else []
+        parts += [f"batch={self.batch}", f"trajectories={len(self.trajectories)}"]
+        parts += [f"metrics={len(self.metrics)}", *self._more()]
+        return f"{type(self).__name__}({', '.join(parts)})"
 
-@dataclass
+    def _more(self) -> list[str]:
+        return []
+
+
+@dataclass(repr=False)
 class LocalTrainResult(TrainResult):
     """A train call's result with the folder of the checkpoint it published, on the server's machine."""
 
     checkpoint_path: str | None = None
+
+    def _more(self) -> list[str]:
+        return [f"checkpoint_path={self.checkpoint_path!r}"]
 
 
 def from_job(result: JobResult) -> LocalTrainResult:

@@ -14,6 +14,7 @@ from art.backends.options import train_config
 from art.backends.results import LocalTrainResult, from_job
 from art.config.train import TrainConfig
 from art.errors import ConfigError, InvalidInput
+from art.missing import BACKEND, explain
 from art.trajectories import TrajectoryGroup
 from art.types import wire
 from art.utils.console import TrainLine
@@ -79,7 +80,7 @@ class ServerBackend:
     ) -> LocalTrainResult:
         """One train call on the recorded tokens of `groups`.
 
-        Options are the fields of TrainConfig. Trajectories that cannot train (equal rewards, a group of one,
+        Options are the fields of TrainConfig, by keyword or in a mapping `_config`. Trajectories that cannot train (equal rewards, a group of one,
         no calls, ...) are told apart in the result's `trajectories`, each with its reason. InvalidReward,
         InvalidInput and ConfigError are raised before anything is sent; TrainingFailed when the job fails.
         """
@@ -133,6 +134,14 @@ class ServerBackend:
 
     def _release(self) -> None:
         """Undo what the constructor or first use took hold of."""
+
+    if not TYPE_CHECKING:  # a declared __getattr__ would make every misspelt attribute type-check
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                explain("backend", name, BACKEND)
+                or f"{type(self).__name__!r} object has no attribute {name!r}"
+            )
 
     def __enter__(self) -> Self:
         return self

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import difflib
+from collections.abc import Iterable
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from art.errors import UnsupportedOption
+
+Loss = Literal["ppo"]
+LOSSES: tuple[str, ...] = get_args(Loss)
+_OTHER_WORDS = {
+    "lr": "learning_rate",
+    "clip_range": "epsilon",
+    "epsilon_low": "epsilon",
+    "grad_clip": "max_grad_norm",
+    "epochs": "updates",
+    "num_epochs": "updates",
+}
+"""Words that other trainers have for an option and that no likeness of letters leads from."""
 
 
 class TrainConfig(BaseModel):
@@ -16,7 +30,7 @@ class TrainConfig(BaseModel):
 
     learning_rate: float | None = Field(default=None, gt=0, le=1.0)
     """Adam's step size; None resolves by model size."""
-    loss_fn: Literal["ppo"] = "ppo"
+    loss_fn: Loss = "ppo"
     """`ppo`: clipped surrogate objective, Schulman et al. 2017 (arXiv:1707.06347)."""
     epsilon: float = Field(default=0.2, gt=0, lt=1)
     """Lower clip of the probability ratio: 1 - epsilon."""
@@ -52,6 +66,9 @@ class TrainConfig(BaseModel):
             return data
         for name in NEUTRAL_OPTIONS.keys() & data.keys():
             require_neutral(name, data[name], "TrainConfig")
+        require_loss(data.get("loss_fn", LOSSES[0]), "TrainConfig")
+        for name in data.keys() - cls.model_fields.keys() - NEUTRAL_OPTIONS.keys():
+            raise ValueError(f"TrainConfig has no option {name!r}; {nearest(name, cls.model_fields)}")
         return {name: value for name, value in data.items() if name not in NEUTRAL_OPTIONS}
 
 
@@ -87,6 +104,23 @@ NEUTRAL_OPTIONS: dict[str, tuple[object, ...]] = {
     "save_checkpoint": (True, False),
     "scale_learning_rate_by_reward_std_dev": (False,),
 }
+
+
+def require_loss(value: object, where: str) -> None:
+    """UnsupportedOption, naming `where`, for a loss that does not exist here."""
+    if value not in LOSSES:
+        raise UnsupportedOption(
+            f"{where} does not support loss_fn={value!r}",
+            cause=f"the losses of this release are: {', '.join(LOSSES)}",
+            hint=f"leave loss_fn out: {LOSSES[0]} is used until the others exist",
+        )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for an unknown option: the one that was probably meant, else all there are."""
+    options = sorted(known)
+    meant = _OTHER_WORDS.get(name) or next(iter(difflib.get_close_matches(name, options, n=1)), None)
+    return f"did you mean {meant}?" if meant else f"the options are: {', '.join(options)}"
 
 
 def require_neutral(name: str, value: object, where: str) -> None:

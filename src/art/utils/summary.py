@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from statistics import fmean, pstdev
+from typing import Any, cast
 
+from art.errors import InvalidInput
 from art.trajectories import TrajectoryGroup
 
 SECTIONS = ("reward", "loss", "offpolicy", "pipeline", "throughput", "costs", "time", "data", "parity")
@@ -15,12 +17,26 @@ SPLITS = ("train", "val", "test", "discarded", "checkpoint")
 
 
 def named_for_split(metrics: Mapping[str, float], split: str) -> dict[str, float]:
-    """The metrics under their full names: `{split}/name` unless the name has a known section."""
+    """The metrics under their full names: `{split}/name` unless the name has a known section.
+
+    InvalidInput names a metric that is no number.
+    """
     known = {*SECTIONS, *SPLITS, split}
     return {
-        name if "/" in name and name.partition("/")[0] in known else f"{split}/{name}": float(value)
+        name if "/" in name and name.partition("/")[0] in known else f"{split}/{name}": _number(name, value)
         for name, value in metrics.items()
     }
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        return float(cast(Any, value))
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"metric {name!r} must be a number",
+            cause=f"it is {value!r}, a {type(value).__name__}",
+            hint="words go into a trajectory's metadata or logs",
+        ) from None
 
 
 def summarize(groups: Iterable[TrajectoryGroup], split: str) -> dict[str, float]:
