@@ -59,6 +59,34 @@ print(json.dumps([missing, sorted(set(art.__all__) - set(before)), len(art.__all
         _ = art.nonsense
 
 
+@pytest.mark.parametrize("name", ["dev", "auto_trajectory", "ServerlessBackend", "TrainSFTConfig", "mcp"])
+def test_what_this_release_lacks_is_said_by_name(name: str) -> None:
+    assert not hasattr(art, name)
+    with pytest.raises(AttributeError, match=f"art.{name} is not in this release; instead: "):
+        getattr(art, name)
+
+
+def test_nothing_that_exists_is_said_to_be_missing() -> None:
+    from art import missing
+
+    model = art.TrainableModel[Any, Any](name="m", project="p", base_model="b")
+    backend = art.RemoteBackend("http://127.0.0.1:1", "k")
+    there = [
+        name
+        for owner, table in ((art, missing.MODULE), (model, missing.MODEL), (backend, missing.BACKEND))
+        for name in table
+        if hasattr(owner, name)
+    ]
+    assert there == []
+
+
+def test_the_command_is_also_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "art.cli", "--version"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout.split()[0]) == (0, "art"), done.stderr
+
+
 def test_names_are_still_what_they_are_after_every_module_was_imported() -> None:
     """Importing `art.rollouts.retry` must not turn `art.retry` into a module, and the like."""
     code = """
