@@ -140,6 +140,22 @@ def start_serve(place: Place, text: str) -> None:
     place.start_server(place.cheap(text).strip())
 
 
+def run_curl_keys(place: Place, text: str) -> None:
+    """Needs the server of the `art serve` block; the key it makes may look and not register."""
+    start_serve(place, "art serve --path runs --port 7999")
+    made = json.loads(place.run(place.cheap(text)).stdout)
+    assert (made["info"]["role"], made["info"]["project"]) == ("infer", "my-project")
+
+    def status(path: str, *options: str) -> str:
+        header = f"Authorization: Bearer {made['key']}"
+        url = f"http://127.0.0.1:{place.port}/api/v1/{path}"
+        command = ["curl", "-s", "-o", os.devnull, "-w", "%{http_code}", "-H", header, *options, url]
+        return place.run(command).stdout
+
+    assert status("health") == "200"
+    assert status("rollouts", "-d", '{"model": "my-project/my-agent"}') in {"401", "403"}
+
+
 def run_curl(place: Place, text: str) -> None:
     """Needs the server of the `art serve` block, and a model on it."""
     start_serve(place, "art serve --path runs --port 7999")
@@ -176,6 +192,7 @@ SHELL: dict[str, Callable[[Place, str], None]] = {
     "make test": run_make_test,
     'pip install ".[server]"': run_pip_install,
     "art serve --path runs --port 7999": start_serve,
+    "curl -s http://127.0.0.1:7999/api/v1/keys \\": run_curl_keys,
     "curl -s http://127.0.0.1:7999/api/v1/rollouts \\": run_curl,
     ".ci/run": run_ci,
 }

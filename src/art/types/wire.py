@@ -208,7 +208,8 @@ class RolloutOpened(BaseModel):
     model: str
     """Pinned: `project/name@step`."""
     base_url: str
-    """`http://host:port/r/<id>/v1`."""
+    """`http://host:port/r/<id>/v1` at the server's own address. A client that reaches the server by another one
+    (a tunnel's port, a proxy) puts `/r/<id>/v1` behind that."""
     api_key: str
     """Scoped to this rollout; shown once."""
     step: int
