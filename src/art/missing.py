@@ -47,6 +47,10 @@ BACKEND = {
     "_experimental_push_to_s3": _FILES,
     "_experimental_fork_checkpoint": "initial_adapter=<checkpoint folder> starts a model from a checkpoint",
 }
+REWARDS = {
+    "ruler": "a reward is any function of what the agent returned; it may be async and ask a judge",
+    "ruler_score_group": "set trajectory.reward in art.gather_trajectory_groups(..., after_each=...)",
+}
 
 
 def explain(owner: str, name: str, table: dict[str, str]) -> str:

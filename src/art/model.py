@@ -316,14 +316,9 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
                 cause="name and run_name are two words for the same" if name else "none was given",
                 hint='TrainableModel(name="my-agent", project="my-project", base_model=...)',
             )
-        settings = internal_config(_internal_config)
+        settings = {"lora": LoraConfig(), **internal_config(_internal_config), **fields}
         settings.update({} if lora is None else {"lora": lora})
-        super().__init__(
-            name=name or run_name or "",
-            project=project,
-            base_model=str(base_model),
-            **{"lora": LoraConfig(), **settings, **fields},
-        )
+        super().__init__(name=name or run_name or "", project=project, base_model=str(base_model), **settings)
         self._given_config = dict(_internal_config or {})
 
     @property
@@ -343,7 +338,8 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
     @_internal_config.setter
     def _internal_config(self, config: Mapping[str, Any] | None) -> None:
         settings = internal_config(config)
-        if settings and self._registered:
+        changed = any(getattr(self, name) != value for name, value in settings.items())
+        if changed and self._registered:
             raise ConfigError(
                 f"{self.name} is registered; its settings are fixed",
                 hint="assign _internal_config before `await model.register(backend)`",

@@ -64,6 +64,8 @@ def test_what_this_release_lacks_is_said_by_name(name: str) -> None:
     assert not hasattr(art, name)
     with pytest.raises(AttributeError, match=f"art.{name} is not in this release; instead: "):
         getattr(art, name)
+    with pytest.raises(AttributeError, match=r"art\.rewards\.ruler is not in this release"):
+        _ = art.rewards.ruler
 
 
 def test_nothing_that_exists_is_said_to_be_missing() -> None:
@@ -73,7 +75,12 @@ def test_nothing_that_exists_is_said_to_be_missing() -> None:
     backend = art.RemoteBackend("http://127.0.0.1:1", "k")
     there = [
         name
-        for owner, table in ((art, missing.MODULE), (model, missing.MODEL), (backend, missing.BACKEND))
+        for owner, table in (
+            (art, missing.MODULE),
+            (art.rewards, missing.REWARDS),
+            (model, missing.MODEL),
+            (backend, missing.BACKEND),
+        )
         for name in table
         if hasattr(owner, name)
     ]
