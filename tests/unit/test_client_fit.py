@@ -10,7 +10,7 @@ import pytest
 from client_kit import KEY, FakeGateway
 
 import art
-from art.errors import InfraError, InvalidInput
+from art.errors import ConfigError, InfraError, InvalidInput
 from art.rollouts import fit as fit_module
 from art.rollouts.fit_report import FitStep, nothing_learned, why
 from art.types.wire import TrajectoryOutcome
@@ -178,6 +178,16 @@ def test_nothing_to_do_is_an_error(
     with pytest.raises(InvalidInput):
         fit(model, rollout, scenarios, **options)
     assert gateway.requests == []  # the arguments are looked at before the server is asked
+
+
+def test_what_cannot_be_trained_is_refused_before_anything_runs(
+    gateway: FakeGateway, model: art.TrainableModel[Any, Any]
+) -> None:
+    with pytest.raises(InvalidInput, match="not trainable"):
+        fit(art.Model(name="gpt", project="p"), rollout, [1])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="config is a dict"):
+        fit(model, rollout, [1], config={"learning_rate": 1e-3})
+    assert gateway.requests == []
 
 
 # -- what a person reads

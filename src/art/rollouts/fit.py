@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any, cast
 
+from art.backends.options import train_config
 from art.config.train import TrainConfig
 from art.errors import InvalidInput
 from art.rollouts.failure import is_infrastructure
@@ -33,6 +34,7 @@ from art.rollouts.signature import GIVEN
 from art.rollouts.wrap import RewardFunction, WrappedAgent, wrap
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types.policy import Purpose
+from art.types.wire import ModelInfo
 from art.utils.console import say
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ async def fit(
         seed=seed,
     )
     tell = say if verbose else _silent
-    info = await model.info()
+    info = await _known(model, config)
     tell(where_it_stands(model.name, batch=(batch := info.batch), step=info.step, steps=steps))
     done: list[FitStep] = []
     while batch < steps:
@@ -129,6 +131,18 @@ def _check_scenarios(scenarios: object) -> None:
         )
     if not len(scenarios):
         raise InvalidInput("fit needs at least one scenario", hint="pass a non-empty list of scenarios")
+
+
+async def _known(model: TrainableModel[Any, Any], config: TrainConfig | None) -> ModelInfo:
+    """The model as the server knows it; model and config are looked at first."""
+    if model.server_config() is None:
+        raise InvalidInput(
+            f"{model.name} is not trainable",
+            cause="an art.Model is only prompted",
+            hint="make it an art.TrainableModel with a base_model",
+        )
+    train_config({}, "fit", config)  # now, not after the first batch was run
+    return await model.info()
 
 
 @dataclass(frozen=True, kw_only=True)
