@@ -4,13 +4,16 @@ ArtError                          what happened, why, what to do, and a stable c
 ├── ConfigError                   a setting is unknown, ignored or impossible
 │   └── UnsupportedOption         a known option that this backend would have to ignore
 ├── InvalidInput                  a program handed over something that cannot be right
-│   └── InvalidReward             a reward that is not a finite number
+│   ├── InvalidReward             a reward that is not a finite number
+│   ├── PromptTooLong             the prompt does not fit into the model's context
+│   ├── BodyTooLarge              a request's body is over the server's bound
+│   └── MethodNotAllowed          the route exists, with another method
 ├── NotFound                      a model, rollout, checkpoint or job that does not exist
-├── Unauthorized                  no key, a wrong key, or a key without the right
+├── Unauthorized                  no key, or a wrong one
+│   └── Forbidden                 a known key without the right, or a name that is not the server's
 ├── Conflict                      the thing exists or is in a state that forbids the request
 ├── Overloaded                    a bounded queue is full; try again after a while
 ├── LimitReached                  a rollout has used what its limits allow
-├── PromptTooLong                 the prompt does not fit into the model's context
 ├── InfraError                    a part of ART failed, not the agent and not its input
 │   ├── ServerUnreachable         no answer from the server within the deadline
 │   ├── ServerStartFailed         the child server did not come up
@@ -101,10 +104,17 @@ class NotFound(ArtError):
 
 
 class Unauthorized(ArtError):
-    """No key, a wrong key, or a key without the right for this route."""
+    """No key, or one that is not known."""
 
     code = "unauthorized"
     status = 401
+
+
+class Forbidden(Unauthorized):
+    """The key is known but has no right to this, or the request names another server."""
+
+    code = "forbidden"
+    status = 403
 
 
 class Conflict(ArtError):
@@ -132,6 +142,20 @@ class PromptTooLong(InvalidInput):
     """The prompt does not fit into the model's context."""
 
     code = "context_length_exceeded"
+
+
+class BodyTooLarge(InvalidInput):
+    """The request's body is over the server's bound."""
+
+    code = "body_too_large"
+    status = 413
+
+
+class MethodNotAllowed(InvalidInput):
+    """The route exists, with another method."""
+
+    code = "method_not_allowed"
+    status = 405
 
 
 class InfraError(ArtError):
@@ -186,8 +210,9 @@ def _subclasses(kind: type[ArtError]) -> Iterator[type[ArtError]]:
 
 def from_dict(data: dict[str, Any]) -> ArtError:
     """Rebuild the error whose `to_dict()` crossed a process or the network; an unknown code gives ArtError."""
-    kinds = {kind.code: kind for kind in _subclasses(ArtError)}
-    kind = kinds.get(str(data.get("code", "")), ArtError)
+    code = str(data.get("code", ""))
+    # The first one: a class that has no code of its own does not stand for the one it has it from.
+    kind = next((kind for kind in _subclasses(ArtError) if kind.code == code), ArtError)
     return kind(
         str(data.get("message", "unknown error")),
         cause=str(data.get("cause", "")),

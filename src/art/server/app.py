@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from art.errors import ArtError, InfraError, InvalidInput, NotFound
+from art.errors import ArtError, InfraError, InvalidInput, MethodNotAllowed, NotFound
 from art.server import api_health, api_jobs, api_keys, api_models, api_rollouts
 from art.server.dialects.chat import routes as chat_routes
 from art.server.dialects.models import routes as model_routes
@@ -21,12 +21,6 @@ from art.server.responses import error_response, is_openai_path
 from art.server.state import Gateway
 
 logger = logging.getLogger(__name__)
-
-
-class MethodNotAllowed(InvalidInput):
-    """The route exists, with another method."""
-
-    status = 405
 
 
 def api_routes() -> list[ApiRoute]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from art.errors import Unauthorized
+from art.errors import Forbidden
 from art.store.records import Role
 
 
@@ -20,7 +20,7 @@ class Principal:
     """A scoped key: calls inside this rollout and nothing else."""
 
     def require(self, role: Role) -> None:
-        """Unauthorized unless the key's role includes `role`."""
+        """Forbidden unless the key's role includes `role`."""
         if not self.role.includes(role):
             raise Forbidden(
                 f"this key's role is {self.role.value!r}, the request needs {role.value!r}",
@@ -28,7 +28,7 @@ class Principal:
             )
 
     def require_project(self, project: str) -> None:
-        """Unauthorized when the key belongs to another project."""
+        """Forbidden when the key belongs to another project."""
         if self.project is not None and self.project != project:
             raise Forbidden(
                 f"this key belongs to the project {self.project!r}, not to {project!r}",
@@ -36,15 +36,9 @@ class Principal:
             )
 
     def require_rollout(self, rollout_id: str) -> None:
-        """Unauthorized when the key is scoped to another rollout."""
+        """Forbidden when the key is scoped to another rollout."""
         if self.rollout_id is not None and self.rollout_id != rollout_id:
             raise Forbidden(
                 "this key is scoped to another rollout",
                 hint="each rollout has a key of its own; use the one it was opened with",
             )
-
-
-class Forbidden(Unauthorized):
-    """The key is known but has no right to this."""
-
-    status = 403

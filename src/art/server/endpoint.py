@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from art.errors import InvalidInput, InvalidReward
-from art.server.auth import Forbidden, Principal
+from art.errors import Forbidden, InvalidInput, InvalidReward
+from art.server.auth import Principal
 from art.server.state import Gateway
 from art.store.records import AuditRow, Role
 

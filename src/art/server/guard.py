@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from art.errors import ArtError, InvalidInput, Unauthorized
-from art.server.auth import Forbidden, Principal
+from art.errors import ArtError, BodyTooLarge, Forbidden, Unauthorized
+from art.server.auth import Principal
 from art.server.responses import error_response, is_openai_path
 from art.server.state import Gateway
 
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._-]+)(?::[0-9]{1,5})?")
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
-
-
-class BodyTooLarge(InvalidInput):
-    """The request's body is over the server's bound."""
-
-    status = 413
 
 
 class Guard:
@@ -26,7 +23,12 @@ class Guard:
         self._app = app
         self._gateway = gateway
         settings = gateway.settings
-        names = {*LOOPBACK_NAMES, settings.host.lower(), *(name.lower() for name in settings.allowed_hosts)}
+        host = settings.host.lower()
+        names = {
+            *LOOPBACK_NAMES,
+            f"[{host}]" if ":" in host else host,
+            *(name.lower() for name in settings.allowed_hosts),
+        }
         # A server that others may reach is known by names it cannot know itself, unless it was told them.
         self._hosts = None if settings.allow_remote and not settings.allowed_hosts else names
 
@@ -50,7 +52,7 @@ class Guard:
         name = host_name(host)
         if self._hosts is not None and name not in self._hosts:
             raise Forbidden(
-                f"the Host header names {name!r}, which is not this server",
+                f"the Host header names {host!r}, which is not this server",
                 hint="use http://127.0.0.1, or start the server with --allowed-host NAME",
             )
 
@@ -100,7 +102,10 @@ def bearer(headers: Headers) -> str:
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without its port, in lower case."""
-    if host.startswith("["):
-        return host.partition("]")[0].lower() + "]"
-    return host.partition(":")[0].lower()
+    """The name in a Host header, without its port, in lower case; "" for what is no `name[:port]`.
+
+    Read whole, not up to the first colon: `localhost:1@evil` and `[::1]x` are not this machine.
+    RFC 9112, section 3.2; RFC 3986, section 3.2.2, without percent-encoding, which no name of ours needs.
+    """
+    found = _HOST.fullmatch(host)
+    return found["name"].lower() if found is not None else ""
