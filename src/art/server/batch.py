@@ -55,9 +55,9 @@ class Batch:
         selection = await self._selector.select(trajectory)
         fresh = [pick for pick in selection.picks if pick not in self._taken]
         self._taken.update(fresh)
-        owners = [call.rollout_id for pick in fresh if (call := await self._selector.call(pick[0]))]
+        owners = [call.rollout_id for pick in fresh if (call := await self._selector.own.call(pick[0]))]
         given = trajectory.rollout_id
-        if given is not None and await self._selector.is_ours(given):
+        if given is not None and await self._selector.own.rollout(given) is not None:
             owners.insert(0, given)
         selected.rollout_ids = list(dict.fromkeys(owners))
         if fresh:
@@ -83,7 +83,7 @@ class Batch:
     async def _train(self, label: str, reward: float, picks: list[Pick]) -> TrainTrajectory:
         choices: list[ChoiceRef] = []
         for call_id, index in picks:
-            call = await self._selector.call(call_id)
+            call = await self._selector.own.call(call_id)
             assert call is not None, "a pick names a recorded call"
             assert call.blob is not None, "a recorded call has its arrays"
             choice = next(item for item in call.choices if item.index == index)
@@ -106,7 +106,7 @@ class Batch:
             rollout_id for item in self.spec.trajectories for rollout_id in item.rollout_ids
         )
         for rollout_id in rollouts:
-            for call in await self._selector.calls_of(rollout_id):
+            for call in await self._selector.own.calls_of(rollout_id):
                 for choice in call.choices:
                     if (call.call_id, choice.index) in self._taken or choice.fate is not Fate.PENDING:
                         continue

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from art.server.files import append_line
+from art.server.given_choice import GivenChoice
+from art.server.ownership import OwnRecords
 from art.server.selection import choices_of
 from art.store.records import LoggedTrajectory, ModelRow, Outcomes, RolloutChange
 from art.store.store import Store
@@ -29,9 +31,10 @@ async def record(store: Store, model: ModelRow, request: LogRequest) -> int:
     row = figures(request)
     logged: list[LoggedTrajectory] = []
     outcomes = Outcomes()
+    own = OwnRecords(store, model.project, model.name)
     for number, group in enumerate(request.groups):
         for index, trajectory in enumerate(group.trajectories):
-            rollouts = await _rollouts_of(store, trajectory)
+            rollouts = await _rollouts_of(own, trajectory)
             logged.append(
                 LoggedTrajectory(
                     project=model.project,
@@ -110,14 +113,14 @@ def _recorded(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from (item for item in history.get("messages_and_choices", ()) if "art" in item)
 
 
-async def _rollouts_of(store: Store, trajectory: TrajectoryIn) -> list[str]:
-    """The rollouts a trajectory comes from, as far as its choices or it itself say so."""
+async def _rollouts_of(own: OwnRecords, trajectory: TrajectoryIn) -> list[str]:
+    """The model's rollouts a trajectory comes from, as far as its choices or it itself say so."""
     found: dict[str, None] = {}
-    if trajectory.rollout_id is not None and await store.find_rollout(trajectory.rollout_id) is not None:
+    if trajectory.rollout_id is not None and await own.rollout(trajectory.rollout_id) is not None:
         found[trajectory.rollout_id] = None
     for choice in choices_of(trajectory):
-        mark = choice.get("art")
-        if isinstance(mark, dict) and (call := await store.get_call(str(mark.get("call_id")))) is not None:
+        mark = GivenChoice.read(choice).art
+        if mark is not None and (call := await own.call(mark.call_id)) is not None:
             found[call.rollout_id] = None
     return list(found)
 

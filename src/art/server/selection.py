@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from art.errors import InvalidInput
+from art.server.given_choice import Essence, GivenChoice, GivenMessage
+from art.server.ownership import OwnRecords
 from art.store.store import Store
 from art.types.tokens import CallRecord
 from art.types.wire import TrajectoryIn
@@ -51,13 +53,11 @@ class Selector:
         self._store = store
         self._project = project
         self._name = name
-        self._calls: dict[str, CallRecord | None] = {}
-        self._rollouts: dict[str, list[CallRecord]] = {}
+        self.own = OwnRecords(store, project, name)
         self._recent: list[CallRecord] | None = None
-        self._owners: dict[str, bool] = {}
 
     async def select(self, trajectory: TrajectoryIn) -> Selection:
-        """The calls of one trajectory. InvalidInput when a choice could be several calls."""
+        """The calls of one trajectory. InvalidInput when a choice is none, or could be several calls."""
         if trajectory.selects_rollout:
             if trajectory.rollout_id is None:
                 raise InvalidInput(
@@ -66,7 +66,7 @@ class Selector:
             return Selection(await self._whole_rollout(trajectory.rollout_id), "the agent made no call")
         found = Selection()
         for choice in choices_of(trajectory):
-            pick = await self._find(choice, trajectory.rollout_id)
+            pick = await self._find(GivenChoice.read(choice), trajectory.rollout_id)
             if isinstance(pick, str):
                 found.reason = found.reason or pick
             elif pick not in found.picks:
@@ -74,53 +74,32 @@ class Selector:
         found.reason = found.reason or NO_CHOICE
         return found
 
-    async def call(self, call_id: str) -> CallRecord | None:
-        if call_id not in self._calls:
-            self._calls[call_id] = await self._store.get_call(call_id)
-        return self._calls[call_id]
-
-    async def calls_of(self, rollout_id: str) -> list[CallRecord]:
-        if rollout_id not in self._rollouts:
-            calls = await self._store.calls_of(rollout_id)
-            self._rollouts[rollout_id] = calls
-            self._calls.update({call.call_id: call for call in calls})
-        return self._rollouts[rollout_id]
-
-    async def is_ours(self, rollout_id: str) -> bool:
-        """True for a rollout of this model."""
-        if rollout_id not in self._owners:
-            row = await self._store.find_rollout(rollout_id)
-            self._owners[rollout_id] = row is not None and (row.project, row.model) == (
-                self._project,
-                self._name,
-            )
-        return self._owners[rollout_id]
-
-    async def _find(self, choice: dict[str, Any], rollout_id: str | None) -> Pick | str:
+    async def _find(self, choice: GivenChoice, rollout_id: str | None) -> Pick | str:
         """The pick of one choice, or the reason why there is none."""
-        mark = choice.get("art")
-        if not isinstance(mark, dict):
+        mark = choice.art
+        if mark is None:
             return await self._match(choice, rollout_id)
-        call_id, index = str(mark.get("call_id", "")), mark.get("choice", 0)
-        call = await self.call(call_id)
-        if call is None or not any(item.index == index for item in call.choices):
+        call = await self.own.call(mark.call_id)
+        if call is None or not any(item.index == mark.choice for item in call.choices):
             return NO_SUCH_CALL
-        if not await self.is_ours(call.rollout_id):
+        if not self.own.sampled(call):
             return f"the choice was sampled by {call.version}, not by {self._project}/{self._name}"
-        return call_id, int(index)
+        return call.call_id, mark.choice
 
-    async def _match(self, choice: dict[str, Any], rollout_id: str | None) -> Pick | str:
+    async def _match(self, choice: GivenChoice, rollout_id: str | None) -> Pick | str:
         """Find a choice without its art field: same text, same log-probabilities."""
-        wanted = _logprobs_of(choice)
-        message = _essence(choice.get("message") or {})
-        if rollout_id is not None and await self._store.find_rollout(rollout_id) is not None:
-            calls = await self.calls_of(rollout_id)
+        wanted = choice.logprobs.values() if choice.logprobs is not None else None
+        message = choice.message.essence()
+        if rollout_id is not None and await self.own.rollout(rollout_id) is not None:
+            calls = await self.own.calls_of(rollout_id)
         else:
             if self._recent is None:
                 self._recent = await self._store.recent_calls(self._project, self._name, SEARCHED_CALLS)
             calls = self._recent
         matches: list[Pick] = []
         for call in calls:
+            if not self.own.sampled(call):
+                continue
             for item in call.choices:
                 if wanted is not None and item.token_count != len(wanted):
                     continue
@@ -128,17 +107,17 @@ class Selector:
                     matches.append((call.call_id, item.index))
         if len(matches) > 1:
             raise InvalidInput(
-                f"a choice fits {len(matches)} recorded calls: {message['content'][:80]!r}",
+                f"a choice fits {len(matches)} recorded calls: {message[0][:80]!r}",
                 cause="it lost its art field, and its text and log-probabilities are not unique",
                 hint="keep response.choices[0] as the server returned it (model_dump and copies keep the field)",
             )
         return matches[0] if matches else NO_SUCH_CALL
 
-    async def _same(
-        self, call: CallRecord, index: int, message: dict[str, str], wanted: list[float] | None
-    ) -> bool:
+    async def _same(self, call: CallRecord, index: int, message: Essence, wanted: list[float] | None) -> bool:
         text = await self._store.text_of(call.call_id)
-        if index >= len(text.completions) or _essence(text.completions[index]) != message:
+        if index >= len(text.completions):
+            return False
+        if GivenMessage.model_validate(text.completions[index]).essence() != message:
             return False
         if wanted is None or call.blob is None:
             return True
@@ -146,14 +125,10 @@ class Selector:
         return bool(np.allclose(recorded, np.asarray(wanted), atol=LOGPROB_TOLERANCE, rtol=0))
 
     async def _whole_rollout(self, rollout_id: str) -> list[Pick]:
-        if not await self.is_ours(rollout_id):
-            return []
-        # An agent may call other models inside its rollout (an opponent, a judge): those are not this model's.
-        ours = f"{self._project}/{self._name}"
         calls = [
             call
-            for call in await self.calls_of(rollout_id)
-            if not call.auxiliary and call.version.rpartition("@")[0] == ours
+            for call in await self.own.calls_of(rollout_id)
+            if not call.auxiliary and self.own.sampled(call)
         ]
         # What was cut off and never continued reached no agent: its tokens earned nothing.
         continued = {call.parent_call_id for call in calls}
@@ -193,19 +168,3 @@ def choices_of(trajectory: TrajectoryIn) -> Iterator[dict[str, Any]]:
         for item in history:
             if isinstance(item.get("message"), dict) and ("finish_reason" in item or "index" in item):
                 yield item
-
-
-def _essence(message: dict[str, Any]) -> dict[str, str]:
-    """What identifies an assistant message: its text and its tool calls without their ids."""
-    calls = [
-        f"{(call.get('function') or {}).get('name')}({(call.get('function') or {}).get('arguments')})"
-        for call in message.get("tool_calls") or []
-    ]
-    return {"content": message.get("content") or "", "tool_calls": "\n".join(calls)}
-
-
-def _logprobs_of(choice: dict[str, Any]) -> list[float] | None:
-    content = (choice.get("logprobs") or {}).get("content")
-    if not isinstance(content, list):
-        return None
-    return [float(item["logprob"]) for item in content if isinstance(item, dict) and "logprob" in item]

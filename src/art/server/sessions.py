@@ -147,7 +147,7 @@ class Sessions:
         # A call's header only finds the rollout: in it, several models may be called.
         if aliases and session.entry is not entry:
             raise Conflict(
-                f"the rollout {row.rollout_id} is open for {session.entry.wire_name}",
+                f"the rollout {row.rollout_id} is open for another model",
                 hint="give every rollout an id of its own",
             )
         return session
@@ -206,6 +206,7 @@ class Sessions:
             session = await self._by_header(headers, principal, model)
         if session is None:
             row = await self._store.get_rollout(rollout_id)
+            principal.require_project(row.project)
             raise ended(row)
         principal.require_project(session.row.project)
         entry, step = self._model_of(session, principal, model)

@@ -23,7 +23,7 @@ def open_rollout(conn: Conn, rollout: RolloutRow) -> RolloutRow:
         existing = _rollout(row)
         if (existing.project, existing.model) != (rollout.project, rollout.model):
             raise Conflict(
-                f"the rollout {rollout.rollout_id} belongs to {existing.project}/{existing.model}",
+                f"the rollout {rollout.rollout_id} belongs to another model",
                 cause=f"it was asked for again with {rollout.project}/{rollout.model}",
                 hint="give every rollout an id of its own",
             )

@@ -1,0 +1,51 @@
+"""Which recorded rollouts and calls a request for one model may name.
+
+Ids come from the program and may be anyone's. Whatever reads, trains or changes by such an id asks here first;
+what belongs to another project or model is answered exactly as what does not exist.
+"""
+
+from __future__ import annotations
+
+from art.store.records import RolloutRow
+from art.store.store import Store
+from art.types.tokens import CallRecord
+
+
+class OwnRecords:
+    """The records of `project/name`, each read once."""
+
+    def __init__(self, store: Store, project: str, name: str) -> None:
+        self._store = store
+        self._key = (project, name)
+        self._rollouts: dict[str, RolloutRow | None] = {}
+        self._calls: dict[str, CallRecord | None] = {}
+        self._calls_of: dict[str, list[CallRecord]] = {}
+
+    async def rollout(self, rollout_id: str) -> RolloutRow | None:
+        """A rollout of this model, or None."""
+        if rollout_id not in self._rollouts:
+            row = await self._store.find_rollout(rollout_id)
+            ours = row is not None and (row.project, row.model) == self._key
+            self._rollouts[rollout_id] = row if ours else None
+        return self._rollouts[rollout_id]
+
+    async def call(self, call_id: str) -> CallRecord | None:
+        """A call recorded in a rollout of this model, or None."""
+        if call_id not in self._calls:
+            call = await self._store.get_call(call_id)
+            ours = call is not None and await self.rollout(call.rollout_id) is not None
+            self._calls[call_id] = call if ours else None
+        return self._calls[call_id]
+
+    async def calls_of(self, rollout_id: str) -> list[CallRecord]:
+        """The calls of a rollout of this model; none where it is no such rollout."""
+        if rollout_id not in self._calls_of:
+            ours = await self.rollout(rollout_id) is not None
+            calls = await self._store.calls_of(rollout_id) if ours else []
+            self._calls_of[rollout_id] = calls
+            self._calls.update({call.call_id: call for call in calls})
+        return self._calls_of[rollout_id]
+
+    def sampled(self, call: CallRecord) -> bool:
+        """True for a call that this model answered. An agent may call others inside its rollout (an opponent, a judge)."""
+        return call.version.rpartition("@")[0] == "/".join(self._key)
