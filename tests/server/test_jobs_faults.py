@@ -15,10 +15,10 @@ from art.config.server import ServerConfig
 from art.config.train import TrainConfig
 from art.errors import ArtError, InfraError, TrainingFailed, WorkerDied
 from art.server.jobs import MAX_ATTEMPTS, PUBLISH_ATTEMPTS, Jobs
-from art.server.recovery import INTERRUPTED, SET_ASIDE, recover
+from art.server.recovery import INTERRUPTED, recover
 from art.store.records import JobSpec, ModelRow, Outcomes, RolloutRow, SelectedTrajectory
 from art.store.store import Store
-from art.trainer.protocol import Progress, TrainJob, TrainOutcome
+from art.trainer.protocol import SET_ASIDE, Progress, TrainJob, TrainOutcome
 from art.types.jobs import CheckpointInfo, ResolvedBaseModel, RolloutOutcome, TrainGroup
 from art.types.policy import RolloutStatus
 from art.types.wire import JobInfo

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from art.config.model import LoraConfig
 from art.errors import (
     ArtError,
     ConfigError,
-    Conflict,
     InvalidInput,
     InvalidReward,
     NotFound,
@@ -27,8 +27,8 @@ from art.errors import (
 from art.testing.tiny import tiny_model
 from art.trainer.base_models import describe
 from art.trainer.checkpoint import CheckpointStore, delete_checkpoint, file_sha256
-from art.trainer.jobs import Trainer
-from art.trainer.protocol import Progress, TrainJob, TrainOutcome
+from art.trainer.jobs import Trainer, check_finite
+from art.trainer.protocol import SET_ASIDE, Progress, TrainJob, TrainOutcome
 from art.types.policy import Fate, RolloutStatus
 
 PROMPT = [10, 20, 30, 40, 50]
@@ -174,10 +174,71 @@ def test_the_same_job_again_returns_the_recorded_outcome(trainer: Trainer, recor
     assert file_sha256(step_folder(recorder, 1) / "adapter_model.safetensors") == digest
 
 
-def test_another_job_cannot_change_a_published_step(trainer: Trainer, recorder: Recorder) -> None:
+@pytest.mark.parametrize("damage", ["", "null", "cut", "gone"])
+def test_a_step_that_nobody_recorded_is_set_aside_and_never_changed(
+    trainer: Trainer, recorder: Recorder, damage: str
+) -> None:
+    """The server records step 0 as the latest: step 1 was left by a job whose end nobody heard of."""
     run(trainer, recorder.job([group(recorder, [0, 1])]))
-    with pytest.raises(Conflict, match="published already"):
-        run(trainer, recorder.job([group(recorder, [1, 0])], job_id="another"))
+    manifest = step_folder(recorder, 1) / "manifest.json"
+    if damage == "null":
+        manifest.write_text(manifest.read_text().replace('"train/reward": 0.5', '"train/reward": null'))
+        assert "null" in manifest.read_text()
+    elif damage == "cut":
+        manifest.write_bytes(b"\xff{")
+    elif damage == "gone":
+        manifest.unlink()
+    digest = file_sha256(step_folder(recorder, 1) / "adapter_model.safetensors")
+    outcome = run(trainer, recorder.job([group(recorder, [1, 0])], job_id="another"))
+    assert (outcome.step, published(recorder)) == (1, [0, 1])
+    (aside,) = (recorder.model_dir / SET_ASIDE).iterdir()
+    assert file_sha256(aside / "adapter_model.safetensors") == digest
+    assert CheckpointStore(recorder.model_dir).manifest(1).job_id == "another"
+
+
+def test_a_damaged_manifest_of_an_older_step_does_not_stop_training(
+    trainer: Trainer, recorder: Recorder
+) -> None:
+    run(trainer, recorder.job([group(recorder, [0, 1])]))
+    (step_folder(recorder, 0) / "manifest.json").write_text("{")
+    assert run(trainer, recorder.job([group(recorder, [0, 1], step=1)], parent=1, job_id="next")).step == 2
+
+
+@pytest.mark.parametrize("size", [1e200, 1e308])
+def test_rewards_of_any_size_train_as_their_scores(trainer: Trainer, recorder: Recorder, size: float) -> None:
+    outcome = run(trainer, recorder.job([group(recorder, [size, -size])]))
+    assert [rollout.advantage for rollout in outcome.rollouts] == [1.0, -1.0]
+    assert all(math.isfinite(value) for value in outcome.metrics.values())
+    assert outcome.metrics["train/reward_std_dev"] == pytest.approx(size)
+    assert "null" not in json.dumps(
+        json.loads((step_folder(recorder, 1) / "manifest.json").read_text())["metrics"]
+    )
+
+
+def test_advantages_past_float32_publish_nothing(trainer: Trainer, recorder: Recorder) -> None:
+    job = recorder.job([group(recorder, [1e200, -1e200])], config={"normalize_advantages": False})
+    with pytest.raises(TrainingFailed, match="not finite") as caught:
+        run(trainer, job)
+    assert "normalize_advantages" in caught.value.hint
+    assert published(recorder) == [0]
+
+
+def test_figures_and_weights_that_are_no_numbers_are_not_published(
+    trainer: Trainer, recorder: Recorder
+) -> None:
+    policy = trainer.policy(recorder.base, LORA)
+    policy.load_adapter_state(policy.fresh_adapter)
+    check_finite({"loss/train": 1.0}, policy)
+    with pytest.raises(TrainingFailed, match="loss/train is nan"):
+        check_finite({"loss/train": math.nan}, policy)
+    name, parameter = next(iter(policy.parameters.items()))
+    with torch.no_grad():
+        parameter[0, 0] = math.inf
+    with pytest.raises(TrainingFailed, match=re.escape(name)):
+        check_finite({}, policy)
+    manifest = CheckpointStore(recorder.model_dir).manifest(0)
+    with pytest.raises(TrainingFailed, match="not finite"):
+        manifest.model_copy(update={"metrics": {"train/reward": math.nan}}).to_json()
 
 
 def test_no_signal_publishes_nothing_and_says_why(trainer: Trainer, recorder: Recorder) -> None:
@@ -413,8 +474,9 @@ def test_damaged_checkpoints_are_refused(trainer: Trainer, recorder: Recorder) -
     save_file({name: tensor + 1 for name, tensor in tensors.items()}, path)
     with pytest.raises(InvalidInput, match="damaged"):
         run(trainer, job)
-    with pytest.raises(NotFound, match="step 7"):
+    with pytest.raises(NotFound, match="step 7") as caught:
         run(trainer, recorder.job([group(recorder, [0, 1])], parent=7, job_id="later"))
+    assert "the steps 0 are there" in caught.value.hint
 
 
 def test_deleting_a_checkpoint(recorder: Recorder, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art.algorithms.advantages import grpo, has_spread
+from art.algorithms.advantages import grpo, has_spread, mean_and_deviation
 from art.algorithms.aggregation import token_weights
 from art.algorithms.correction import truncation_factor
 from art.algorithms.ppo_clip import clipped, ppo_clip
@@ -49,6 +49,26 @@ def test_without_normalisation_only_the_mean_goes() -> None:
 def test_zero_spread_is_relative(rewards: list[float], spread: bool) -> None:
     assert has_spread(f64(*rewards)) is spread
     assert bool(grpo(f64(*rewards)).any()) is spread
+
+
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e200, 1e308, 1.7e308])
+def test_advantages_do_not_depend_on_the_rewards_size(size: float) -> None:
+    """Squares and sums of large rewards would overflow; the score itself is a number of ordinary size."""
+    assert grpo(f64(size, -size)).tolist() == [1.0, -1.0]
+    expected = [math.sqrt(1.5), -math.sqrt(1.5), 0.0]
+    assert grpo(f64(size, -size, 0.0)).tolist() == pytest.approx(expected, rel=1e-12)
+    assert grpo(f64(size, size, size)).tolist() == [0.0, 0.0, 0.0]
+    assert mean_and_deviation(f64(size, size)) == pytest.approx((size, 0.0))
+    mean, deviation = mean_and_deviation(f64(size, -size))
+    assert (mean, deviation) == pytest.approx((0.0, size))
+
+
+def test_weights_of_any_size_sum_to_one() -> None:
+    for size in (1.0, 1e200, 1.7e308):
+        weights = token_weights(
+            torch.tensor([0, 0, 1]), f64(size, size, size), f64(size, size), aggregation="rollout"
+        )
+        assert weights.tolist() == pytest.approx([0.25, 0.25, 0.5])
 
 
 def reference_ppo(logprob: float, old: float, advantage: float) -> float:

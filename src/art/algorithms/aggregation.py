@@ -10,6 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from art.algorithms.advantages import magnitude
+
 
 def token_weights(
     rollout_N: Tensor,
@@ -27,8 +29,9 @@ def token_weights(
 
     The weights are taken over the whole step, so cutting it into micro-batches changes nothing.
     """
-    scale_N = scale_N.to(torch.float64)
-    weights_R = rollout_weights_R.to(torch.float64)
+    # Only ratios of weights count, so scaling them changes nothing but that their sums stay finite.
+    scale_N = scale_N.to(torch.float64) / magnitude(scale_N)
+    weights_R = rollout_weights_R.to(torch.float64) / magnitude(rollout_weights_R)
     mass_R = torch.zeros_like(weights_R).index_add_(0, rollout_N, scale_N)
     if aggregation == "token":
         weighted_N = weights_R[rollout_N] * scale_N

@@ -13,11 +13,11 @@ from typing import Any
 from art.server.files import write_lines
 from art.store.records import ModelRow
 from art.store.store import Store
+from art.trainer.protocol import SET_ASIDE
 
 logger = logging.getLogger(__name__)
 
 INTERRUPTED = "the server was stopped while it ran"
-SET_ASIDE = "set_aside"
 
 
 async def recover(store: Store) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from art.algorithms import advantages
-from art.errors import InvalidInput, InvalidReward
+from art.errors import InvalidInput, InvalidReward, TrainingFailed
 from art.store.blobs import BlobStore
 from art.tokens.samples import SampledChoice
 from art.trainer.protocol import ChoiceFate, ChoiceRef, RolloutOutcome, TrainGroup, TrainJob, TrainTrajectory
@@ -144,6 +144,12 @@ def _assign_advantages(members: Sequence[Member], job: TrainJob, group: TrainGro
             )
         return
     values = advantages.grpo(rewards_G, normalize=job.config.normalize_advantages)
+    if not torch.isfinite(values.to(torch.float32)).all():  # float32 is what the loss is computed in
+        raise TrainingFailed(
+            f"the advantages of group {group.group_id} are not finite",
+            cause=f"its rewards reach from {min(rewards_G.tolist()):g} to {max(rewards_G.tolist()):g}",
+            hint="nothing was published; scale the rewards down, or leave normalize_advantages on",
+        )
     for member, value in zip(members, values.tolist(), strict=True):
         member.advantage = value
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import os
 import shutil
 import time
@@ -22,16 +23,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from art.config.model import LoraConfig
 from art.config.train import ResolvedTrainConfig
-from art.errors import Conflict, InvalidInput, NotFound
+from art.errors import Conflict, InvalidInput, NotFound, TrainingFailed
 from art.trainer.packaged import fsync_folder, fsync_path
-from art.trainer.protocol import CheckpointInfo, ResolvedBaseModel, TrainOutcome
+from art.trainer.protocol import SET_ASIDE, CheckpointInfo, ResolvedBaseModel, TrainOutcome
 
 ADAPTER = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -39,6 +40,8 @@ OPTIMIZER = "optimizer.safetensors"
 STATE = "trainer_state.json"
 MANIFEST = "manifest.json"
 TEMPORARY = ".tmp-"
+
+log = logging.getLogger(__name__)
 
 
 class TrainerState(BaseModel):
@@ -89,6 +92,17 @@ class Manifest(BaseModel):
     outcome: TrainOutcome | None = None
     """Of the job that wrote it, without the checkpoint itself."""
 
+    def to_json(self) -> str:
+        """The file's content. TrainingFailed for numbers that are not finite: they would be read back as null."""
+        try:
+            return json.dumps(self.model_dump(mode="json"), indent=2, allow_nan=False)
+        except ValueError as error:
+            raise TrainingFailed(
+                f"Step {self.step} holds numbers that are not finite; nothing was published",
+                cause=str(error),
+                hint="lower learning_rate, or scale the rewards down",
+            ) from error
+
     def info(self, folder: Path) -> CheckpointInfo:
         """What the gateway is told; the path is where the folder lies now."""
         return CheckpointInfo(
@@ -121,7 +135,7 @@ class CheckpointStore:
         """Published steps, ascending."""
         if not self.root.is_dir():
             return []
-        return sorted(int(path.name) for path in self.root.iterdir() if path.name.isdigit())
+        return sorted(int(path.name) for path in self.root.iterdir() if path.name.isdecimal())
 
     def remove_leftovers(self) -> list[str]:
         """Delete what a killed process left; returns the names."""
@@ -139,18 +153,57 @@ class CheckpointStore:
             raise NotFound(
                 f"There is no checkpoint of step {step}",
                 cause=f"{path} does not exist",
-                hint=f"published steps: {', '.join(map(str, self.steps())) or 'none'}",
+                hint=self._remedy(step),
             ) from error
-        except ValidationError as error:
-            raise InvalidInput(f"{path} is damaged", cause=str(error)) from error
+        except (ValueError, OSError) as error:  # ValidationError and what is not UTF-8 are ValueErrors
+            raise InvalidInput(
+                f"The checkpoint of step {step} is damaged",
+                cause=f"{path}: {error}",
+                hint=self._remedy(step),
+            ) from error
 
-    def find_job(self, job_id: str) -> TrainOutcome | None:
-        """The outcome of the job `job_id` where it published a checkpoint."""
-        for step in reversed(self.steps()):
-            manifest = self.manifest(step)
+    def _remedy(self, step: int) -> str:
+        """What to do about a step whose files are gone or damaged: which others there are, and how to use one."""
+        others = [
+            known for known in self.steps() if known != step and (self.folder(known) / ADAPTER).is_file()
+        ]
+        advice = f"restore {self.folder(step)} from a backup"
+        if not others:
+            return f"no other step is there; {advice}, or register the model under another name"
+        listed = ", ".join(map(str, others))
+        return (
+            f"the steps {listed} are there; {advice}, or go on from one of them: register a model under another "
+            f"name with initial_adapter={str(self.folder(others[-1]))!r}"
+        )
+
+    def find_job(self, job_id: str, *, after: int) -> TrainOutcome | None:
+        """The outcome of the job `job_id` where it published a step after `after`. Damaged ones are not its."""
+        for step in self.steps():
+            if step <= after:
+                continue
+            try:
+                manifest = self.manifest(step)
+            except (NotFound, InvalidInput) as error:
+                log.warning("%s", error)
+                continue
             if manifest.job_id == job_id:
                 return manifest.recorded_outcome(self.folder(step))
         return None
+
+    def set_aside(self, *, after: int) -> list[Path]:
+        """Move the steps after `after` out of the way; where they are now.
+
+        `after` is the latest step that the server has recorded: what comes later was left by a process that
+        ended before its work was recorded, and would keep the next job from publishing its step.
+        """
+        moved = []
+        for step in self.steps():
+            if step > after:
+                target = self.root.parent / SET_ASIDE / f"{self.folder(step).name}-{time.time_ns()}"
+                target.parent.mkdir(exist_ok=True)
+                self.folder(step).rename(target)
+                moved.append(target)
+        return moved
 
     def load_adapter(self, step: int) -> dict[str, Tensor]:
         """The adapter's tensors, checked against the manifest."""
@@ -169,7 +222,7 @@ class CheckpointStore:
         try:
             return dict(load_file(path))
         except SafetensorError as error:
-            raise InvalidInput(f"{path} is damaged", cause=str(error)) from error
+            raise InvalidInput(f"{path} is damaged", cause=str(error), hint=self._remedy(step)) from error
 
     def _checked(self, step: int, file: str) -> Path:
         path = self.folder(step) / file
@@ -178,7 +231,7 @@ class CheckpointStore:
             raise InvalidInput(
                 f"The checkpoint of step {step} is damaged",
                 cause=f"{path} is not the file that was published",
-                hint="restore it from a backup, or delete this step and continue from the one before",
+                hint=self._remedy(step),
             )
         return path
 
@@ -204,7 +257,7 @@ class CheckpointStore:
             (temporary / STATE).write_text(state.model_dump_json(indent=2))
             manifest.files = {path.name: file_sha256(path) for path in sorted(temporary.iterdir())}
             manifest.created_at = time.time()
-            (temporary / MANIFEST).write_text(manifest.model_dump_json(indent=2))
+            (temporary / MANIFEST).write_text(manifest.to_json())
             fsync_folder(temporary)
             temporary.rename(target)
         finally:

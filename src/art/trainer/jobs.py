@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from art.algorithms import advantages
 from art.config.model import LoraConfig
 from art.config.train import ResolvedTrainConfig
 from art.errors import ConfigError, InvalidInput, NotFound, TrainingFailed, boundary
@@ -113,9 +115,11 @@ class Trainer:
         started = time.monotonic()
         store = CheckpointStore(Path(job.model_dir))
         store.remove_leftovers()
-        if recorded := store.find_job(job.job_id):
+        if recorded := store.find_job(job.job_id, after=job.parent_step):
             return recorded
-        store.require_unpublished(job.step)
+        aside = store.set_aside(after=job.parent_step)
+        if aside:
+            log.warning("set aside, because they were never recorded: %s", ", ".join(map(str, aside)))
         on_progress(Progress(phase="samples", done=0, total=1))
         limit = job.config.max_sequence_length or job.base.context_length
         batch = load_batch(job, max_length=min(limit, job.base.context_length))
@@ -137,6 +141,7 @@ class Trainer:
             check_tokens(batch, policy.vocab_size)
             tally, notes = self._update(job, batch, policy, optimizer, on_progress)
         metrics |= step_metrics(tally, job.config)
+        check_finite(metrics, policy)
         metrics["time/step_trainer_s"] = time.monotonic() - started
         on_progress(Progress(phase="publish", done=0, total=1))
         outcome = TrainOutcome(
@@ -250,8 +255,9 @@ def batch_metrics(batch: Batch) -> dict[str, float]:
         "data/step_trainer_tokens": 0.0,
     }
     if len(rewards):
-        metrics["train/reward"] = float(rewards.mean())
-        metrics["train/reward_std_dev"] = float(rewards.std(correction=0))
+        mean, deviation = advantages.mean_and_deviation(rewards)
+        metrics["train/reward"] = mean
+        metrics["train/reward_std_dev"] = deviation
     return metrics
 
 
@@ -270,6 +276,22 @@ def step_metrics(tally: Tally, config: ResolvedTrainConfig) -> dict[str, float]:
         "data/step_trained_tokens": float(tally.targets),
         **parity_metrics(torch.cat(tally.differences)),
     }
+
+
+def check_finite(metrics: dict[str, float], policy: Policy) -> None:
+    """TrainingFailed for a step whose figures or weights are not numbers: it must not be published."""
+    wrong = [f"{name} is {value}" for name, value in metrics.items() if not math.isfinite(value)]
+    wrong += [
+        f"the adapter's {name} holds numbers that are not finite"
+        for name, parameter in policy.parameters.items()
+        if not torch.isfinite(parameter).all()
+    ]
+    if wrong:
+        raise TrainingFailed(
+            "the training step gave numbers that are not finite; nothing was published",
+            cause="; ".join(wrong[:3]),
+            hint="lower learning_rate, or scale the rewards down",
+        )
 
 
 def check_tokens(batch: Batch, vocab_size: int) -> None:
@@ -306,20 +328,30 @@ def initial_adapter(folder: Path, lora: LoraConfig) -> dict[str, Tensor]:
     try:
         config = json.loads((folder / ADAPTER_CONFIG).read_text())
         tensors = dict(load_file(folder / ADAPTER))
+        found = LoraConfig(
+            r=config["r"],
+            alpha=config["lora_alpha"],
+            target_modules=tuple(sorted(config["target_modules"])),
+            seed=lora.seed,
+        )
     except FileNotFoundError as error:
         raise NotFound(
             f"There is no PEFT adapter in {folder}",
             cause=f"{error.filename} does not exist",
             hint=f"an adapter is {ADAPTER_CONFIG} and {ADAPTER}; pickled weights are not read",
         ) from error
-    except (ValueError, SafetensorError) as error:
-        raise InvalidInput(f"The adapter in {folder} is damaged", cause=str(error)) from error
-    found = LoraConfig(
-        r=config["r"],
-        alpha=config["lora_alpha"],
-        target_modules=tuple(sorted(config["target_modules"])),
-        seed=lora.seed,
-    )
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        raise NotFound(
+            "The PEFT adapter cannot be read",
+            cause=str(error),
+            hint="check the folder given as initial_adapter",
+        ) from error
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise InvalidInput(
+            f"The adapter in {folder} is damaged",
+            cause=f"{type(error).__name__}: {error}",
+            hint="save it again with save_pretrained(folder)",
+        ) from error
     if found != lora.model_copy(update={"target_modules": tuple(sorted(lora.target_modules))}):
         raise ConfigError(
             f"The adapter in {folder} has another shape than the model's LoraConfig",

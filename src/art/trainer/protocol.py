@@ -30,6 +30,7 @@ from art.types.jobs import (
 )
 
 __all__ = [
+    "SET_ASIDE",
     "CheckpointInfo",
     "ChoiceFate",
     "ChoiceRef",
@@ -43,6 +44,9 @@ __all__ = [
     "TrainTrajectory",
     "Trainer",
 ]
+
+SET_ASIDE = "set_aside"
+"""Folder beside `checkpoints` for steps that were written and never recorded; nothing reads it."""
 
 
 class PrepareModel(BaseModel):
