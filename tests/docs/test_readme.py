@@ -67,7 +67,7 @@ class Place:
         return (
             text.replace(BASE_MODEL, str(self.tiny))
             .replace("7999", str(self.port))
-            .replace("steps=20", "steps=2")
+            .replace("steps=8", "steps=2")
         )
 
 
