@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from art.testing.tiny import byte_tokenizer
 from art.tokens.stops import StopMatcher
-from art.tokens.tools import ToolParser, assistant_message, call_text
+from art.tokens.tools import ToolParser, assistant_message, call_text, parse_call
 from art.types.messages import ToolCall
 
 CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
@@ -158,3 +158,14 @@ def test_the_message_of_a_completion() -> None:
     assert assistant_message([]).content == ""
     assert assistant_message(parse([CALL])).content is None
     assert assistant_message(parse([f"a{CALL}"])).content == "a"
+
+
+def test_half_characters_in_a_call_leave_it_the_text_it_is() -> None:
+    for body in (
+        '{"name": "f", "arguments": {"a": "\\ud800"}}',
+        '{"name": "f", "arguments": "{\\"a\\": \\"\\\\ud800\\"}"}',
+        '{"name": "f\\ud800", "arguments": {}}',
+    ):
+        assert parse_call(body) is None
+        parser = ToolParser(["f", "f\ud800"])
+        assert parser.feed(body) + parser.finish() == [body]

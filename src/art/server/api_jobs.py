@@ -10,6 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from art.errors import InvalidInput, InvalidReward
 from art.server.batch import Batch
+from art.server.body import whole_number
 from art.server.endpoint import ApiCall, ApiRoute
 from art.server.jobs import Jobs
 from art.store.records import JobRow, Role
@@ -60,12 +61,15 @@ async def cancel(call: ApiCall) -> wire.JobInfo:
 
 async def events(call: ApiCall) -> Response:
     """Server-sent events from the one after `Last-Event-ID` on; comments keep a silent stream alive."""
-    last = call.request.headers.get(LAST_EVENT_ID, "0")
-    if not last.isdecimal():
-        raise InvalidInput(f"{LAST_EVENT_ID} is {last!r}", hint="it is the id of an event: a whole number")
+    given = call.request.headers.get(LAST_EVENT_ID, "0")
+    last = whole_number(given)
+    if last is None:
+        raise InvalidInput(
+            f"{LAST_EVENT_ID} is {given[:80]!r}", hint="it is the id of an event: a whole number"
+        )
     job = await _job(call)
     return StreamingResponse(
-        sse(call.gateway.jobs, job.info.job_id, int(last)),
+        sse(call.gateway.jobs, job.info.job_id, last),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -14,6 +13,7 @@ from starlette.routing import Route
 
 from art.errors import Forbidden, InvalidInput, InvalidReward
 from art.server.auth import Principal
+from art.server.body import read_json, reading
 from art.server.state import Gateway
 from art.store.records import AuditRow, Role
 
@@ -98,12 +98,10 @@ def authorise(route: ApiRoute, principal: Principal, path_params: dict[str, Any]
 
 def parse(kind: type[B], raw: bytes) -> B:
     """The body as `kind`; InvalidInput naming the fields that cannot be right."""
+    data = read_json(raw or b"{}")
     try:
-        data = json.loads(raw or b"{}")
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput("the request's body is no JSON", cause=str(error)) from error
-    try:
-        return kind.model_validate(data)
+        with reading("the request's body"):
+            return kind.model_validate(data)
     except ValidationError as error:
         raise invalid(error) from error
 

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 from art.config.model import ModelConfig
-from art.errors import ArtError, Conflict
+from art.errors import ArtError, Conflict, InvalidInput
 from art.server.engines import EnginePool
 from art.server.files import write_json
 from art.server.versions import ModelEntry, Versions
@@ -17,6 +17,9 @@ from art.trainer.protocol import PrepareModel, Trainer
 from art.types.wire import ModelInfo
 
 logger = logging.getLogger(__name__)
+
+RESERVED = frozenset({"server"})
+"""Folders of the server's own beside the projects', in lower case: some file systems know no other."""
 
 
 class Registration:
@@ -36,9 +39,15 @@ class Registration:
     async def register(self, project: str, name: str, config: ModelConfig) -> ModelEntry:
         """Idempotent for the same configuration.
 
-        Conflict for another configuration, NotFound for an unknown base model, ConfigError for a template
+        Conflict for another configuration, InvalidInput for a reserved project, NotFound for an unknown base model, ConfigError for a template
         that cannot be served.
         """
+        if project.casefold() in RESERVED:
+            raise InvalidInput(
+                f"a project cannot be called {project!r}",
+                cause="the server keeps its own files in the folder of that name",
+                hint="choose another name",
+            )
         async with self._locks.setdefault((project, name), asyncio.Lock()):
             row = await self._store.get_model(project, name)
             if row is not None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from art.engine.protocol import BASE_VERSION, AdapterCheck, AdapterRef, Engine
 from art.errors import ArtError, Conflict, DeadlineExceeded, NotFound
+from art.server.body import whole_number
 from art.server.engines import EnginePool
 from art.server.self_check import check_adapter
 from art.store.records import ModelRow
@@ -170,7 +171,8 @@ class Versions:
         """As `resolve`, with None where the name gives no step."""
         path, at, step_text = wire_name.partition("@")
         owner, slash, name = path.rpartition("/")
-        if at and not step_text.isdecimal():
+        asked = whole_number(step_text)
+        if at and asked is None:
             raise self._unknown(wire_name, project)
         found = [
             entry
@@ -183,15 +185,15 @@ class Versions:
         if len(found) > 1:
             names = ", ".join(entry.wire_name for entry in found)
             raise Conflict(f"{name!r} means several models", hint=f"write one of: {names}")
-        if not at:
+        if asked is None:
             return found[0], None
-        found[0].checkpoint(int(step_text))
-        return found[0], int(step_text)
+        found[0].checkpoint(asked)
+        return found[0], asked
 
     def _unknown(self, wire_name: str, project: str | None) -> NotFound:
         names = ", ".join(entry.wire_name for entry in self.entries(project))
         hint = f"models here: {names}" if names else "no model is registered yet: model.register(backend)"
-        return NotFound(f"there is no model {wire_name!r}", hint=hint)
+        return NotFound(f"there is no model {wire_name[:240]!r}", hint=hint)
 
     # -- adapters
 

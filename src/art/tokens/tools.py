@@ -165,7 +165,10 @@ def _as_call(data: object) -> ToolCall | None:
             return None
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
         return None
-    return new_call(name, arguments)
+    try:
+        return new_call(name, arguments)
+    except (ValueError, RecursionError):  # half characters, or nesting that nobody reads
+        return None
 
 
 def _begun(text: str, tag: str) -> int:

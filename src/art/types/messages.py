@@ -29,6 +29,29 @@ class FunctionCall(BaseModel):
         """Some clients send the arguments as an object instead of JSON text."""
         return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
 
+    @field_validator("name")
+    @classmethod
+    def _whole(cls, value: str) -> str:
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("the name holds a lone surrogate, which is half a character") from error
+        return value
+
+    @field_validator("arguments")
+    @classmethod
+    def _readable(cls, value: str) -> str:
+        """Malformed arguments stay the text they are; ones that no reader gets through, and half characters, are refused."""
+        try:
+            json.dumps(json.loads(value), ensure_ascii=False).encode()
+        except RecursionError as error:
+            raise ValueError("the arguments are nested too deeply") from error
+        except UnicodeEncodeError as error:
+            raise ValueError("the arguments hold a lone surrogate, which is half a character") from error
+        except ValueError:
+            pass
+        return value
+
     def parsed(self) -> Any:
         """The arguments as JSON, or the text itself where it is no JSON."""
         try:

@@ -31,7 +31,7 @@ Errors: {"error": {"code", "message", "cause", "hint"}} on the control API; Open
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -39,6 +39,17 @@ from art.config.model import ModelConfig
 from art.config.train import TrainConfig
 from art.types.policy import Limits, Purpose, RolloutStatus, Sampling
 from art.types.tokens import CallRecord
+
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+"""What the store's columns take."""
+Step = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Reward = Annotated[float, Field(strict=True)]
+"""A JSON number: neither "1" nor true is one."""
+_Key = Annotated[str, Field(max_length=200)]
+_Text = Annotated[str, Field(max_length=100_000)]
+Metrics = Annotated[dict[_Key, float | int | bool], Field(max_length=10_000)]
+Metadata = Annotated[dict[_Key, float | int | _Text | bool | None], Field(max_length=1000)]
+"""Facts about a rollout, a trajectory or a group; long texts belong in its messages or logs."""
 
 
 class Wire(BaseModel):
@@ -113,7 +124,7 @@ class CheckpointList(BaseModel):
 class DeleteCheckpoints(Wire):
     """`steps` to delete; the latest and leased ones are refused."""
 
-    steps: list[int]
+    steps: list[Int64]
 
 
 class DeletedCheckpoints(BaseModel):
@@ -137,10 +148,10 @@ class TrajectoryIn(Wire):
     messages_and_choices: list[dict[str, Any]] = Field(default_factory=list)
     tools: list[dict[str, Any]] | None = None
     additional_histories: list[History] = Field(default_factory=list)
-    reward: float
+    reward: Reward
     """Must be finite; NaN and None are refused where they arise."""
-    metrics: dict[str, float | int | bool] = Field(default_factory=dict)
-    metadata: dict[str, float | int | str | bool | None] = Field(default_factory=dict)
+    metrics: Metrics = Field(default_factory=dict)
+    metadata: Metadata = Field(default_factory=dict)
     logs: list[str] = Field(default_factory=list)
     start_time: str | None = None
     initial_policy_version: int | None = None
@@ -160,19 +171,19 @@ class ExceptionIn(Wire):
 class GroupIn(Wire):
     trajectories: list[TrajectoryIn]
     exceptions: list[ExceptionIn] = Field(default_factory=list)
-    metadata: dict[str, float | int | str | bool | None] = Field(default_factory=dict)
-    metrics: dict[str, float | int | bool] = Field(default_factory=dict)
+    metadata: Metadata = Field(default_factory=dict)
+    metrics: Metrics = Field(default_factory=dict)
     logs: list[str] = Field(default_factory=list)
 
 
 class LogRequest(Wire):
     """`model.log`: trajectories and metrics of one split at one step."""
 
-    split: str = "val"
-    step: int
+    split: str = Field("val", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    step: Step
     groups: list[GroupIn] = Field(default_factory=list)
-    metrics: dict[str, float] = Field(default_factory=dict)
-    recorded_at: str
+    metrics: Annotated[dict[_Key, float], Field(max_length=10_000)] = Field(default_factory=dict)
+    recorded_at: str = Field(max_length=100)
 
 
 class Logged(BaseModel):
@@ -196,11 +207,11 @@ class OpenRollout(Wire):
     """None: `training` for purpose train, `caller` for evaluate."""
     scenario_id: str | None = None
     group_id: str | None = None
-    member: int = 0
+    member: Int64 = 0
     """Index within the group; part of the per-call seed."""
-    run_seed: int = 0
+    run_seed: Int64 = 0
     limits: Limits = Field(default_factory=lambda: Limits())
-    metadata: dict[str, float | int | str | bool | None] = Field(default_factory=dict)
+    metadata: Metadata = Field(default_factory=dict)
 
 
 class RolloutOpened(BaseModel):
@@ -218,9 +229,9 @@ class RolloutOpened(BaseModel):
 class SetReward(Wire):
     """The reward of a rollout. Answered 2xx means kept."""
 
-    reward: float
-    metrics: dict[str, float | int | bool] = Field(default_factory=dict)
-    metadata: dict[str, float | int | str | bool | None] = Field(default_factory=dict)
+    reward: Reward
+    metrics: Metrics = Field(default_factory=dict)
+    metadata: Metadata = Field(default_factory=dict)
 
 
 class FinishRollout(Wire):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -15,6 +13,7 @@ from starlette.routing import Route
 
 from art.errors import ArtError, Conflict, DeadlineExceeded, InvalidInput
 from art.server.auth import Principal
+from art.server.body import MAX_INFERENCE_BYTES, bounded_body, read_json, reading, whole_number
 from art.server.calls import plan_call
 from art.server.capture import Completed
 from art.server.dialects.chat_answer import ChunkWriter, completion, replayed
@@ -55,14 +54,12 @@ async def _serve(request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
     principal: Principal = request.state.principal
     principal.require(Role.INFER)
-    raw = await request.body()
-    try:
-        body: Any = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput("the request's body is no JSON", cause=str(error)) from error
-    chat = parse_chat_request(body)
+    raw = await bounded_body(request, min(gateway.settings.max_body_bytes, MAX_INFERENCE_BYTES))
+    body = read_json(raw)
+    with reading("the request"):
+        chat = parse_chat_request(body)
+        digests = chat.call.digests()
     headers = call_headers(request)
-    digests = chat.call.digests()
     located = await gateway.sessions.locate(
         headers, principal, chat.call.model, digests=digests, messages=chat.call.messages
     )
@@ -86,16 +83,19 @@ async def _serve(request: Request) -> Response:
 def call_headers(request: Request) -> CallHeaders:
     """What URL and headers say about the rollout. InvalidInput when the member is no number."""
     given = request.headers
-    member = given.get("x-art-member", "0")
-    if not member.isdecimal():
-        raise InvalidInput(f"the header X-ART-Member is {member!r}", hint="a number, 0 for the first member")
+    text = given.get("x-art-member", "0")
+    member = whole_number(text)
+    if member is None:
+        raise InvalidInput(
+            f"the header X-ART-Member is {text[:80]!r}", hint="a number, 0 for the first member"
+        )
     return CallHeaders(
         url_rollout=request.path_params.get("rollout"),
         rollout=given.get("x-art-rollout"),
         project=given.get("x-art-project"),
         scenario=given.get("x-art-scenario"),
         group=given.get("x-art-group"),
-        member=int(member),
+        member=member,
         agent=given.get("x-art-agent"),
     )
 

@@ -6,11 +6,11 @@ An option is used, or it changes nothing about the sampled text and is accepted,
 from __future__ import annotations
 
 import difflib
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from art.errors import InvalidInput, UnsupportedOption
+from art.server.body import INT64_MAX
 from art.server.calls import CallRequest
 from art.server.sampling import UNSUPPORTED
 from art.types.messages import parse_messages, parse_tools
@@ -225,7 +225,8 @@ def _integer(body: dict[str, Any], name: str, low: int | None, high: int | None)
         return None
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidInput(f"`{name}` must be an integer, not {value!r}")
-    _check_range(name, value, low, high)
+    # No engine and no store takes more than 64 bits.
+    _check_range(name, value, -INT64_MAX if low is None else low, INT64_MAX if high is None else high)
     return value
 
 
@@ -233,14 +234,14 @@ def _number(body: dict[str, Any], name: str, low: float, high: float) -> float |
     value = body.get(name)
     if value is None:
         return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
         raise InvalidInput(f"`{name}` must be a number, not {value!r}")
-    _check_range(name, value, low, high)
+    _check_range(name, value, low, high)  # before the conversion: an integer may be too large for a float
     return float(value)
 
 
-def _check_range(name: str, value: float, low: float | None, high: float | None) -> None:
-    if low is not None and value < low:
-        raise InvalidInput(f"`{name}` is {value}, the least is {low}")
-    if high is not None and value > high:
-        raise InvalidInput(f"`{name}` is {value}, the most is {high}")
+def _check_range(name: str, value: float, low: float, high: float) -> None:
+    if value < low:
+        raise InvalidInput(f"`{name}` is {str(value)[:40]}, the least is {low}")
+    if value > high:
+        raise InvalidInput(f"`{name}` is {str(value)[:40]}, the most is {high}")
