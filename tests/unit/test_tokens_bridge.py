@@ -74,14 +74,15 @@ def turns(draw: st.DrawFn) -> list[tuple[Message, list[int] | None, list[Message
 
 
 def returned(message: Message, loosely: bool) -> Message:
-    """The assistant's message as a client sends it back: other ids, other white space and key order."""
+    """The assistant's message as a client sends it back: other ids, other white space around it, other key order."""
     calls = tuple(
         ToolCall(
             id=f"mine_{i}", function=FunctionCall(name=call.function.name, arguments='{"n":1,"city":"Paris"}')
         )
         for i, call in enumerate(message.tool_calls)
     )
-    return message.model_copy(update={"tool_calls": calls}) if loosely else message
+    text = message.content.strip() + "\n" if message.content is not None else None
+    return message.model_copy(update={"tool_calls": calls, "content": text}) if loosely else message
 
 
 @settings(max_examples=80, deadline=None)
@@ -288,3 +289,35 @@ def test_a_message_that_holds_the_mark_does_not_confuse_the_bridge() -> None:
     ours = kit.renderer("smollm2")
     history, tail = [kit.user("ART0MARK ART1MARK"), kit.assistant("b")], [kit.user("ART0MARK")]
     assert suffix_text(ours, history, tail).count("ART0MARK") == 1
+
+
+@pytest.mark.parametrize("sent", ["yes", "yes ", "yes\n", "\n yes  "])
+def test_white_space_around_an_answer_does_not_lose_its_tokens(sent: str) -> None:
+    session = Session(next(iter(RENDERERS.values())))
+    messages = [kit.user("well?")]
+    prompt = session.prompt(messages)
+    tokens = session.renderer.tokenizer.encode("yes ")
+    session.sample(prompt, 1, kit.assistant("yes "), tokens)
+    after = session.prompt([*messages, kit.assistant(sent), kit.user("sure?")])
+    assert after.token_ids[: after.reused] == prompt.token_ids + tokens
+
+
+@pytest.mark.parametrize("sent", ["y es", "Yes ", "yes."])
+def test_other_words_are_another_answer(sent: str) -> None:
+    session = Session(next(iter(RENDERERS.values())))
+    messages = [kit.user("well?")]
+    session.sample(session.prompt(messages), 1, kit.assistant("yes "), [1])
+    assert session.prompt([*messages, kit.assistant(sent), kit.user("sure?")]).node is None
+    assert session.prompt([kit.user("well? "), kit.assistant("yes "), kit.user("sure?")]).node is None
+
+
+def test_of_two_that_differ_in_white_space_the_one_that_was_sent_is_meant() -> None:
+    session = Session(next(iter(RENDERERS.values())))
+    messages = [kit.user("well?")]
+    prompt = session.prompt(messages)
+    nodes = {
+        text: session.sample(prompt, 1, kit.assistant(text), [n])
+        for n, text in enumerate(["yes ", "yes", " yes"])
+    }
+    for text, node in nodes.items():
+        assert session.prompt([*messages, kit.assistant(text), kit.user("sure?")]).node is node

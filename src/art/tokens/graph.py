@@ -1,9 +1,9 @@
 """Token memory: which messages a session has seen, and the exact tokens they were.
 
 A node stands behind an assistant message that was sampled here. It is found by the messages up to and
-including that one, in canonical form: key order and white space of tool arguments, tool-call ids and
-reasoning that the client left out make no difference. Its tokens are the prompt as served and the completion
-as sampled. Unknown history finds a shorter path or none; nothing is ever realigned.
+including that one, in canonical form: key order and white space of tool arguments, tool-call ids, white space
+around an answer and reasoning that the client left out make no difference. Its tokens are the prompt as
+served and the completion as sampled. Unknown history finds a shorter path or none; nothing is ever realigned.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class TokenGraph:
         """The node with the longest path that is a prefix of `messages`.
 
         `digests[i]` is `prefix_digests(...)`'s digest of the first i + 1 messages. Where several choices
-        said the same, the one whose tool-call ids the client returned is meant, else the newest.
+        said the same, the one whose tool-call ids the client returned is meant, then the one with its white space,
+        else the newest.
         """
         for depth in range(len(digests), 0, -1):
             nodes = [
@@ -65,8 +66,9 @@ class TokenGraph:
             ]
             if nodes:
                 wanted = [call.id for call in messages[depth - 1].tool_calls]
-                meant = [node for node in nodes if _ids(node) == wanted]
-                return Match(node=(meant or nodes)[-1], depth=depth)
+                meant = [node for node in nodes if _ids(node) == wanted] or nodes
+                exact = [node for node in meant if node.message.text == messages[depth - 1].text]
+                return Match(node=(exact or meant)[-1], depth=depth)
         return Match(node=None, depth=0)
 
     def branch_for(self, node: Node | None) -> int:
@@ -109,9 +111,14 @@ def next_digest(digest: str, message: Message) -> str:
 
 
 def canonical(message: Message) -> list[Any]:
-    """What makes two messages the same one."""
+    """What makes two messages the same one.
+
+    Programs strip answers or end them with a newline before they send them back; the sampled tokens stay as they
+    are. White space inside an answer, and any in what others wrote, is part of the text.
+    """
+    text = message.text.strip() if message.role == "assistant" else message.text
     calls = [[call.function.name, call.function.parsed()] for call in message.tool_calls]
-    return [message.role, message.text, calls, message.name]
+    return [message.role, text, calls, message.name]
 
 
 def _digest(data: object) -> str:
