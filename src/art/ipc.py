@@ -13,7 +13,11 @@ Worker to gateway:
     {"id": 7, "error": {"code", "message", "cause", "hint"}}   last message of one that failed
     {"ready": {...}}                                      once, when the worker can take requests
     {"failed": {"code", ...}}                             instead of ready: why it cannot start
-    {"heartbeat": {"seq": 3, "stats": {...}}}             every second, from a thread of its own
+    {"heartbeat": {"seq": 3, "stats": {...}, "requests": [7]}}   every second, from a thread of its own;
+                                                          `requests`: taken, and not answered for good
+
+A message that cannot be sent (a number that is not finite, more than a frame may hold) becomes the error of
+its request: an answer is never silence.
 
 The worker inherits one end of a socket pair as file descriptor `ART_WORKER_FD`; end of file on it means
 that the gateway has gone, and the worker exits.
@@ -26,8 +30,10 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
+
+from art.errors import InfraError
 
 FD_VARIABLE = "ART_WORKER_FD"
 HEARTBEAT_SECONDS = 1.0
@@ -38,8 +44,14 @@ _LENGTH = struct.Struct(">I")
 
 
 def encode_frame(payload: Message | list[Message]) -> bytes:
-    """One frame: length prefix and JSON. NaN and infinity are refused (ValueError): they are not JSON."""
+    """One frame: length prefix and JSON.
+
+    ValueError for NaN and infinity, which are not JSON, and past MAX_FRAME_BYTES; TypeError for what JSON
+    cannot hold.
+    """
     body = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
+    if len(body) > MAX_FRAME_BYTES:
+        raise ValueError(f"a frame of {len(body)} bytes is over the limit of {MAX_FRAME_BYTES}")
     return _LENGTH.pack(len(body)) + body
 
 
@@ -55,6 +67,18 @@ def frame_length(prefix: bytes) -> int:
     if length > MAX_FRAME_BYTES:
         raise ValueError(f"a frame of {length} bytes is over the limit of {MAX_FRAME_BYTES}")
     return int(length)
+
+
+def unsendable(message: Message, error: Exception) -> Message:
+    """What is sent instead of a message that cannot be encoded."""
+    if "heartbeat" in message:  # the process lives; its figures do not matter as much
+        return {"heartbeat": message["heartbeat"] | {"stats": {}}}
+    answer = InfraError(
+        "an answer could not be sent",
+        cause=f"{type(error).__name__}: {error}",
+        hint="a figure of it is not finite or it is too large; see the worker's log in server/logs",
+    ).to_dict()
+    return {"id": message["id"], "error": answer} if "id" in message else {"failed": answer}
 
 
 PREFIX_BYTES = _LENGTH.size
@@ -73,9 +97,27 @@ class WorkerChannel:
         fd = int(os.environ[FD_VARIABLE])
         return cls(socket.socket(fileno=fd))
 
-    def send(self, payload: Message | list[Message]) -> None:
-        """Write one frame. OSError when the gateway has gone."""
-        frame = encode_frame(payload)
+    def send(self, payload: Message | list[Message]) -> set[int]:
+        """Write one frame. OSError when the gateway has gone.
+
+        Returns the requests of which a message could not be sent: they have been answered with an error.
+        """
+        messages = payload if isinstance(payload, list) else [payload]
+        try:
+            self._write(encode_frame(payload))
+        except (ValueError, TypeError, RecursionError) as error:
+            if len(messages) == 1:
+                self._write(encode_frame(unsendable(messages[0], error)))
+                return {int(message["id"]) for message in messages if "id" in message}
+        else:
+            return set()
+        failed: set[int] = set()
+        for message in messages:
+            if message.get("id") not in failed:  # the error was its last message
+                failed |= self.send(message)
+        return failed
+
+    def _write(self, frame: bytes) -> None:
         with self._lock:
             self._sock.sendall(frame)
 
@@ -99,15 +141,24 @@ class WorkerChannel:
             chunks += chunk
         return bytes(chunks)
 
-    def start_heartbeat(self, stats: Callable[[], dict[str, Any]]) -> None:
-        """Send a heartbeat every second from a daemon thread until the gateway has gone."""
+    def start_heartbeat(
+        self, stats: Callable[[], dict[str, Any]], requests: Callable[[], Collection[int]] | None = None
+    ) -> None:
+        """Send a heartbeat every second from a daemon thread until the gateway has gone.
+
+        `requests` gives the ids that the worker has taken and not answered; without it the heartbeat says
+        nothing about them.
+        """
 
         def beat() -> None:
             pause = threading.Event()
             seq = 0
             while True:
+                body: Message = {"seq": seq, "stats": stats()}
+                if requests is not None:
+                    body["requests"] = sorted(requests())
                 try:
-                    self.send({"heartbeat": {"seq": seq, "stats": stats()}})
+                    self.send({"heartbeat": body})
                 except OSError:
                     return
                 seq += 1

@@ -235,6 +235,39 @@ def test_a_cancelled_job_publishes_nothing_and_the_next_one_runs(trained: Traine
     assert trained.finished(queued)["status"] == "cancelled"
 
 
+@pytest.mark.slow
+def test_cancelling_a_job_ends_a_trainer_that_does_not_answer(trained: Trained) -> None:
+    before = trained.api("GET", f"models/{MODEL}")
+    group = trained.group([0.0, 1.0])
+    pid = trained.trainer_pid()
+    os.kill(pid, signal.SIGSTOP)
+    running = trained.submit([group]).json()["job_id"]
+    wait_for(trained, running, "running")
+    assert trained.api("POST", f"jobs/{running}/cancel")["status"] == "cancelled"
+    assert trained.api("GET", f"models/{MODEL}")["step"] == before["step"]
+    assert trained.train([group])["step"] == before["step"] + 1
+    assert trained.trainer_pid() != pid
+
+
+@pytest.mark.parametrize("size", [1e200, 1e308])
+def test_rewards_of_any_finite_size_train_and_do_no_harm(trained: Trained, size: float) -> None:
+    before = trained.api("GET", f"models/{MODEL}")["step"]
+    result = trained.train([trained.group([size, -size])])
+    assert (result["step"], result["published"]) == (before + 1, True)
+    assert all(isinstance(value, float) for value in result["metrics"].values())
+    assert trained.train([trained.group([0.0, 1.0])])["step"] == before + 2
+
+
+def test_advantages_that_are_no_numbers_fail_the_job_and_nothing_else(trained: Trained) -> None:
+    before = trained.api("GET", f"models/{MODEL}")["step"]
+    group = trained.group([1e308, -1e308])
+    answer = trained.submit([group], config={"normalize_advantages": False})
+    job = trained.finished(answer.json()["job_id"])
+    assert (job["status"], job["error"]["code"]) == ("failed", "training_failed")
+    assert "not finite" in job["error"]["message"]
+    assert trained.train([group])["step"] == before + 1
+
+
 def test_a_killed_trainer_is_started_again_and_the_job_goes_on(trained: Trained) -> None:
     before = trained.api("GET", f"models/{MODEL}")
     group = trained.group([0.0, 1.0, 0.5])

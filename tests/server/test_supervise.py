@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -16,13 +17,14 @@ import httpx2
 import pytest
 from chat_kit import Served, says
 
-from art.errors import ArtError, DeadlineExceeded, InvalidInput, WorkerDied
+from art.errors import ArtError, DeadlineExceeded, InfraError, InvalidInput, WorkerDied
 from art.server import supervise
 from art.server.supervise import Supervised, WorkerSpec
 
 WORKER = textwrap.dedent(
     """
     import os, signal, sys, threading, time
+    import art.ipc
     from art.ipc import WorkerChannel
 
     mode = sys.argv[1]
@@ -39,7 +41,9 @@ WORKER = textwrap.dedent(
         channel.send({"failed": {"code": "not_found", "message": "no such model", "cause": "", "hint": "h"}})
         sys.exit(1)
     channel.send({"ready": {"pid": os.getpid()}})
-    channel.start_heartbeat(lambda: {"beats": 1})
+    if mode == "forgets":
+        art.ipc.HEARTBEAT_SECONDS = 0.05
+    channel.start_heartbeat(lambda: {"beats": 1}, (lambda: [1]) if mode == "forgets" else None)
     while (messages := channel.receive()) is not None:
         for message in messages:
             key, method = message["id"], message.get("method")
@@ -48,6 +52,9 @@ WORKER = textwrap.dedent(
             elif method == "echo":
                 channel.send([{"id": key, "event": {"n": n}} for n in range(3)])
                 channel.send({"id": key, "result": message["params"]})
+            elif method == "nan":
+                event = {"id": key, "event": {"n": 1}}
+                channel.send([event, {"id": key, "event": {"n": float("nan")}}, event, {"id": key, "result": {}}])
             elif method == "refuse":
                 error = {"code": "invalid_input", "message": "no", "cause": "c", "hint": "h"}
                 channel.send({"id": key, "error": error})
@@ -111,6 +118,62 @@ def test_requests_events_results_and_errors(tmp_path: Path) -> None:
         assert gone(pid)
         with pytest.raises(WorkerDied):
             await worker.channel()
+
+    run(main)
+
+
+def test_what_cannot_be_encoded_is_an_error_and_never_silence(tmp_path: Path) -> None:
+    async def main() -> None:
+        worker = Supervised(spec(tmp_path, "ok"))
+        channel = await worker.channel()
+        events: list[dict[str, Any]] = []
+        with pytest.raises(InfraError, match="could not be sent") as caught:
+            await channel.call("nan", {}, silence=30, on_event=events.append)
+        assert events == [{"n": 1}]
+        assert "JSON compliant" in caught.value.cause
+        with pytest.raises(InvalidInput, match="cannot be sent"):
+            await channel.call("echo", {"x": math.inf}, silence=30)
+        assert channel.pending == 0
+        assert await channel.call("echo", {"x": 1}, silence=30) == {"x": 1}
+        await worker.stop()
+
+    run(main)
+
+
+def test_a_request_that_the_worker_does_not_know_any_more_is_lost(tmp_path: Path) -> None:
+    """The worker lives and beats, and says that it works on request 1 alone."""
+
+    async def main() -> None:
+        worker = Supervised(spec(tmp_path, "forgets"))
+        channel = await worker.channel()
+        named = asyncio.create_task(channel.call("never", {}, silence=50))
+        await asyncio.sleep(0)
+        with pytest.raises(WorkerDied, match="lost a request"):
+            await channel.call("never", {}, silence=50)
+        assert await channel.call("echo", {"x": 1}, silence=50) == {"x": 1}
+        assert not named.done()
+        named.cancel()
+        await worker.stop()
+
+    run(main)
+
+
+def test_a_worker_that_does_not_answer_a_cancellation_can_be_killed(tmp_path: Path) -> None:
+    async def main() -> None:
+        worker = Supervised(spec(tmp_path, "ok"))
+        channel = await worker.channel()
+        pid = pid_of(worker)
+        call = channel.call(
+            "never", {}, silence=50, settle=0.1, on_unsettled=lambda: worker.kill("it does not stop")
+        )
+        task = asyncio.create_task(call)
+        await until(lambda: channel.pending == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: gone(pid))
+        assert await (await worker.channel()).call("echo", {"x": 1}, silence=50) == {"x": 1}
+        await worker.stop()
 
     run(main)
 

@@ -38,6 +38,8 @@ class Worker:
         self._channel = channel
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._running: set[int] = set()
+        self._open: dict[int, None] = {}
+        """Requests without a last message; one thread adds, another removes, a third copies."""
         self._methods: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "load_adapter": self._load_adapter,
             "unload_adapter": self._unload_adapter,
@@ -61,11 +63,30 @@ class Worker:
             for key, event in events or ():
                 self._report(key, event, out)
             if out:
-                self._channel.send(out)
+                self._send(out)
+
+    @property
+    def requests(self) -> set[int]:
+        """Taken and not answered, for the heartbeat."""
+        return set(self._open)
+
+    def _send(self, out: list[Message]) -> None:
+        """Send a step's messages. A choice whose numbers are not finite ends with an error, the others go on."""
+        unsent = self._channel.send(out)
+        for key in sorted(unsent & self._running):
+            logger.error("an event of request %d could not be sent: it ends with an error", key)
+            self._running.discard(key)
+            self._engine.cancel(key)
+        for message in out:
+            if message["id"] in unsent or "result" in message or "error" in message:
+                self._open.pop(message["id"], None)
 
     def _read(self) -> None:
         while (messages := self._channel.receive()) is not None:
             for message in messages:
+                if not message.get("cancel"):
+                    # Known from here on: the step in progress may take longer than a few heartbeats.
+                    self._open[int(message["id"])] = None
                 self._inbox.put(message)
         # The gateway has gone: nobody is left to answer, and a step may take seconds.
         os._exit(0)
@@ -99,7 +120,9 @@ class Worker:
         except Exception as error:  # a boundary: one bad request must not end the others
             logger.exception("request %d failed", key)
             failed = InfraError(
-                "the engine could not serve this request", cause=f"{type(error).__name__}: {error}"
+                "the engine could not serve this request",
+                cause=f"{type(error).__name__}: {error}",
+                hint="see the engine's log in server/logs",
             )
             out.append({"id": key, "error": failed.to_dict()})
 
@@ -208,7 +231,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Loading takes seconds; the gateway must see that the process lives.
     stats: dict[str, Any] = {"running": 0, "waiting": 0}
     engine: StepEngine | None = None
-    channel.start_heartbeat(lambda: engine.stats if engine is not None else stats)
+    worker: Worker | None = None
+    channel.start_heartbeat(
+        lambda: engine.stats if engine is not None else stats,
+        lambda: worker.requests if worker is not None else (),
+    )
     try:
         engine = build_engine(options)
     except ArtError as error:
@@ -216,12 +243,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except Exception as error:  # a boundary: the gateway is told why
         logger.exception("the engine could not start")
-        failed = InfraError("the engine could not start", cause=f"{type(error).__name__}: {error}")
+        failed = InfraError(
+            "the engine could not start",
+            cause=f"{type(error).__name__}: {error}",
+            hint="see the engine's log in server/logs",
+        )
         channel.send({"failed": failed.to_dict()})
         return 1
     channel.send({"ready": as_result(engine.capabilities)})
     try:
-        Worker(engine, channel).run()
+        worker = Worker(engine, channel)
+        worker.run()
     except BrokenPipeError:
         return 0
     except Exception:  # noqa: BLE001 - logged and reported to every request where it happened

@@ -9,9 +9,11 @@ import struct
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from art.errors import ArtError, DeadlineExceeded, InfraError, from_dict
+from art.errors import ArtError, DeadlineExceeded, InfraError, InvalidInput, WorkerDied, from_dict
 from art.ipc import PREFIX_BYTES, Message, decode_body, encode_frame, frame_length
 
+LOST_HEARTBEATS = 5
+"""Heartbeats in a row that may not name a request before it counts as lost."""
 _READ_LIMIT = 1 << 20  # bytes the stream reader buffers before it stops reading from the socket
 
 
@@ -22,6 +24,8 @@ class Channel:
         self._name = name
         self._on_control = on_control
         self._pending: dict[int, asyncio.Queue[Message | ArtError]] = {}
+        self._unnamed: dict[int, int] = {}
+        """Pending requests that the worker does not know, with the number of heartbeats that said so."""
         self._next_id = 1
         self._closed: ArtError | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -42,11 +46,32 @@ class Channel:
     def _dispatch(self, message: Message) -> None:
         key = message.get("id")
         if key is None:
+            if "heartbeat" in message:
+                self._compare(message["heartbeat"].get("requests"))
             self._on_control(message)
             return
         waiting = self._pending.get(key)
         if waiting is not None:  # an answer to a cancelled request has nobody waiting
             waiting.put_nowait(message)
+
+    def _compare(self, named: list[int] | None) -> None:
+        """Fail what waits for a request that the worker does not know: its answer was lost, or never comes.
+
+        A heartbeat may overtake a request on its way in, but not an answer on its way out; so a few are waited
+        for, and none counts while requests of ours are still unsent.
+        """
+        if named is None or self._writer is None or self._writer.transport.get_write_buffer_size():
+            return
+        known = set(named)
+        self._unnamed = {key: self._unnamed.get(key, 0) + 1 for key in self._pending if key not in known}
+        for key, times in self._unnamed.items():
+            if times == LOST_HEARTBEATS:
+                lost = WorkerDied(
+                    f"the {self._name} has lost a request",
+                    cause=f"it is not among the requests that {times} heartbeats in a row say are worked on",
+                    hint="see its log in server/logs; it is asked again where that is safe",
+                )
+                self._pending[key].put_nowait(lost)
 
     def fail(self, error: ArtError) -> None:
         """End every pending request, and every later one, with `error`."""
@@ -95,11 +120,13 @@ class Channel:
         silence: float,
         on_event: Callable[[dict[str, Any]], None] | None = None,
         settle: float = 0.0,
+        on_unsettled: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
         """The result of one request; its events go to `on_event`.
 
         Cancelling cancels it in the worker. With `settle` (seconds) it then waits that long for the worker's
-        last word: a result that was on its way is returned, because what was done is done.
+        last word: a result that was on its way is returned, because what was done is done. `on_unsettled` is
+        called when there was none by then.
         """
         key, waiting = self._open(method, params)
         done = False
@@ -111,7 +138,7 @@ class Channel:
                     if not settle:
                         raise
                     self._send({"id": key, "cancel": True})
-                    result = await self._last_word(waiting, method, settle)
+                    result = await self._last_word(waiting, settle, on_unsettled)
                     done = True
                     if result is None:
                         raise
@@ -130,16 +157,23 @@ class Channel:
                 self._send({"id": key, "cancel": True})
 
     async def _last_word(
-        self, waiting: asyncio.Queue[Message | ArtError], method: str, settle: float
+        self,
+        waiting: asyncio.Queue[Message | ArtError],
+        settle: float,
+        on_unsettled: Callable[[], None] | None,
     ) -> dict[str, Any] | None:
         """The result of a cancelled request, or None when it ended without one."""
         try:
             async with asyncio.timeout(settle):
                 while True:
-                    message = self._check(await self._next(waiting, method, settle))
+                    message = self._check(await waiting.get())
                     if "result" in message:
                         return dict(message["result"])
-        except (ArtError, TimeoutError):
+        except ArtError:
+            return None
+        except TimeoutError:
+            if on_unsettled is not None:
+                on_unsettled()
             return None
 
     @staticmethod
@@ -155,9 +189,17 @@ class Channel:
             raise copy.copy(self._closed)
         key = self._next_id
         self._next_id += 1
+        try:
+            frame = encode_frame({"id": key, "method": method, "params": params})
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidInput(
+                f"the request {method!r} cannot be sent to the {self._name}",
+                cause=str(error),
+                hint="a number of it is not finite, or it is too large: send less at once",
+            ) from error
         waiting: asyncio.Queue[Message | ArtError] = asyncio.Queue()
         self._pending[key] = waiting
-        self._send({"id": key, "method": method, "params": params})
+        self._write(frame)
         return key, waiting
 
     async def _next(
@@ -174,5 +216,8 @@ class Channel:
             ) from None
 
     def _send(self, message: Message) -> None:
+        self._write(encode_frame(message))
+
+    def _write(self, frame: bytes) -> None:
         if self._writer is not None and self._closed is None and not self._writer.is_closing():
-            self._writer.write(encode_frame(message))
+            self._writer.write(frame)

@@ -102,7 +102,11 @@ class Jobs:
         return job.info
 
     async def cancel(self, job_id: str) -> JobInfo:
-        """Cancel a queued job at once, a running one between micro-batches. One that has ended stays so."""
+        """Cancel a queued job at once, a running one between micro-batches. One that has ended stays so.
+
+        A trainer that does not stop in time is killed, so the answer comes within seconds; only a step that
+        is being published now is waited for.
+        """
         job = await self._store.cancel_job(job_id)
         if self._running is not None and self._running[0] == job_id:
             self._running[1].cancel()

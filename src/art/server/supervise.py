@@ -310,6 +310,11 @@ class Supervised:
             stats=self.stats,
         )
 
+    def kill(self, cause: str) -> None:
+        """End the process that runs now; the next life starts by itself."""
+        if self._worker is not None and self.alive:
+            self._worker.kill(cause)
+
     async def stop(self) -> None:
         """Close the channel, wait a little, kill the process group."""
         self._stopping = True

@@ -17,7 +17,7 @@ from art.types.wire import WorkerHealth
 
 RESOLVE_SECONDS = 3600.0  # a hub model of 15 GB over a slow line; the trainer itself fails fast without one
 PREPARE_SECONDS = 600.0
-SETTLE_SECONDS = 60.0  # from a cancellation to the end of the micro-batch in progress
+SETTLE_SECONDS = 10.0  # from a cancellation to the end of the micro-batch in progress, or of the process
 
 
 class WorkerTrainer:
@@ -50,7 +50,8 @@ class WorkerTrainer:
     async def train(self, job: TrainJob, on_progress: Callable[[Progress], None]) -> TrainOutcome:
         """Run one batch. Cancelling this coroutine cancels it in the trainer between micro-batches.
 
-        A cancellation that comes after the step was published returns the outcome all the same.
+        A cancellation that comes after the step was published returns the outcome all the same. A trainer that
+        does not answer the cancellation within SETTLE_SECONDS is killed and started anew.
         """
         channel = await self.worker.channel()
         result = await channel.call(
@@ -59,6 +60,9 @@ class WorkerTrainer:
             silence=self._settings.train_seconds,
             on_event=lambda event: on_progress(Progress.model_validate(event)),
             settle=SETTLE_SECONDS,
+            on_unsettled=lambda: self.worker.kill(
+                f"it did not answer a cancellation within {SETTLE_SECONDS:.0f} s"
+            ),
         )
         return TrainOutcome.model_validate(result)
 

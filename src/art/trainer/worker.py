@@ -59,6 +59,10 @@ class Worker:
         """For the heartbeat."""
         return self._stats
 
+    def requests(self) -> list[int]:
+        """Taken and not answered, for the heartbeat."""
+        return list(self._cancelled)
+
     def run(self) -> None:
         """Serve until the gateway goes. Checkpoints appear whole or not at all, so nothing needs finishing."""
         while (messages := self._channel.receive()) is not None:
@@ -95,21 +99,32 @@ class Worker:
         except ArtError as error:
             answer = {"id": key, "error": error.to_dict()}
         except ValidationError as error:
-            invalid = InvalidInput("the request does not fit the protocol", cause=str(error))
+            invalid = InvalidInput(
+                "the request does not fit the protocol",
+                cause=str(error),
+                hint="server and trainer must be of one release; restart the server",
+            )
             answer = {"id": key, "error": invalid.to_dict()}
         except BrokenPipeError:
+            self._cancelled.pop(key, None)
             return
         except Exception as error:  # a boundary: the gateway is told, and the next request is served
             log.exception("request %d failed", key)
-            failed = InfraError("the trainer failed", cause=f"{type(error).__name__}: {error}")
+            failed = InfraError(
+                "the trainer failed",
+                cause=f"{type(error).__name__}: {error}",
+                hint="see server/logs/trainer.log; nothing was published",
+            )
             answer = {"id": key, "error": failed.to_dict()}
         finally:
-            self._cancelled.pop(key, None)
             self._stats = self._stats | {"running": 0, "phase": "", "jobs": self._stats["jobs"] + 1}
         try:
-            self._channel.send(answer)
+            if self._channel.send(answer):
+                log.error("the answer to request %d could not be sent: an error was sent instead", key)
         except OSError:
             log.info("the gateway went before request %d was answered", key)
+        finally:
+            self._cancelled.pop(key, None)
 
     def _resolve(self, params: dict[str, Any], on_progress: Callable[[Progress], None]) -> dict[str, Any]:
         return dump(resolve_base_model(str(params.get("name", "")), cache_dir=self._cache_dir))
@@ -163,7 +178,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     channel = WorkerChannel.inherited()
     worker: Worker | None = None
     # Importing torch takes seconds; the gateway must see that the process lives.
-    channel.start_heartbeat(lambda: worker.stats() if worker is not None else {"running": 0})
+    channel.start_heartbeat(
+        lambda: worker.stats() if worker is not None else {"running": 0},
+        lambda: worker.requests() if worker is not None else (),
+    )
     try:
         trainer = build_trainer(options)
     except ArtError as error:
