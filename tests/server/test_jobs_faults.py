@@ -196,6 +196,8 @@ def test_a_step_that_the_engine_refuses_is_deleted_and_never_the_latest(tmp_path
         await kit.jobs.start()
         job = await kit.ended((await kit.submit()).job_id)
         assert job.status == "failed"
+        assert job.error is not None
+        assert job.error["hint"] == "the previous step stays the latest"
         assert kit.trainer.deleted == ["/c/0001"]
         model = await kit.store.get_model("p", "m")
         assert model is not None

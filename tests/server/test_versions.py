@@ -158,6 +158,26 @@ def test_a_step_that_the_engine_serves_wrongly_is_refused(tmp_path: Path, tiny_m
     run(tmp_path, tiny_model_dir, body, wrong_probes=["p/m@1"])
 
 
+def test_a_latest_step_whose_files_are_gone_is_said_with_what_is_there(
+    tmp_path: Path, tiny_model_dir: Path
+) -> None:
+    async def body(world: World) -> None:
+        entry = await world.model()
+        for step in (1, 2):
+            await world.versions.publish(entry, world.checkpoint("m", step))
+        again = Versions(world.store, world.engines)  # as after a restart: nothing counts as loaded
+        await again.load()
+        (Path(entry.checkpoint(2).path) / "adapter_model.safetensors").unlink()
+        latest = again.entry("p", "m")
+        with pytest.raises(InfraError, match="p/m@2 cannot be loaded") as caught:
+            await again.ensure_loaded(latest, 2)
+        assert "does not exist" in caught.value.cause
+        assert "the steps 0, 1 are there: ask for p/m@1" in caught.value.hint
+        assert await again.ensure_loaded(latest, 1) == "p/m@1"
+
+    run(tmp_path, tiny_model_dir, body)
+
+
 def test_slots_go_to_the_versions_in_use(tmp_path: Path, tiny_model_dir: Path) -> None:
     async def body(world: World) -> None:
         entry = await world.model()

@@ -75,6 +75,25 @@ def test_what_is_neither_folder_nor_hub_id(name: str, tmp_path: Path) -> None:
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    "name", ["a" * 5000, "/" + "a" * 5000, "a/" + "b" * 5000, "~nobody-here/x", "/nul\0byte", "nul\0byte"]
+)
+def test_names_that_no_folder_can_have(name: str, tmp_path: Path, no_hub: None) -> None:
+    with pytest.raises(NotFound, match="no base model") as caught:
+        resolve_base_model(name, cache_dir=tmp_path)
+    assert caught.value.hint
+    assert len(str(caught.value)) < 2000
+
+
+@pytest.mark.parametrize("header", ["[]", '{"w": 1}', '{"w": {"shape": null}}'])
+def test_a_weight_file_that_describes_no_tensors(folder: Path, tmp_path: Path, header: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    (copy / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header.encode())
+    with pytest.raises(InvalidInput, match="damaged"):
+        resolve_base_model(str(copy), cache_dir=tmp_path)
+
+
 def test_an_empty_name(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="empty"):
         resolve_base_model(" ", cache_dir=tmp_path)

@@ -41,7 +41,11 @@ class Channel:
         except (asyncio.IncompleteReadError, OSError):
             return
         except (ValueError, TypeError, KeyError, AttributeError, struct.error) as error:
-            raise InfraError(f"the {self._name} sent a damaged frame", cause=str(error)) from error
+            raise InfraError(
+                f"the {self._name} sent a damaged frame",
+                cause=str(error),
+                hint="it is started anew; see its log in server/logs",
+            ) from error
 
     def _dispatch(self, message: Message) -> None:
         key = message.get("id")

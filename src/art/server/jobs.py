@@ -216,7 +216,10 @@ class Jobs:
         info = job.info
         model = await self._store.get_model(info.project, info.name)
         if model is None:
-            raise NotFound(f"the model {info.project}/{info.name} is not registered")
+            raise NotFound(
+                f"the model {info.project}/{info.name} is not registered",
+                hint="register it: model.register(backend)",
+            )
         entry = self._versions.entry(info.project, info.name)
         assert job.batch is not None, "a started job has its place"
         assert job.parent_step is not None, "a started job has its place"
@@ -310,6 +313,7 @@ class Jobs:
                 refusal = error
                 break
         await self._trainer.delete_checkpoint(checkpoint.path)
+        refusal.hint = f"{refusal.hint}; the previous step stays the latest".removeprefix("; ")
         raise refusal
 
 

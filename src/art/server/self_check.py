@@ -38,7 +38,7 @@ def check_adapter(info: CheckpointInfo, check: AdapterCheck, dtype: str) -> ArtE
         return InfraError(
             f"the engine serves {name} differently from what the trainer wrote",
             cause=f"mean |log p| difference on the probe is {gap:.4f}, the bound is {bound} ({dtype})",
-            hint="the adapter was loaded partly or under another base model; the previous step stays the latest",
+            hint="the adapter was loaded partly or under another base model, or its files were changed",
         )
     applied = check.base_probe_logprobs != check.probe_logprobs
     if not applied and bound == PROBE_BOUND_FP32:
@@ -47,6 +47,7 @@ def check_adapter(info: CheckpointInfo, check: AdapterCheck, dtype: str) -> ArtE
             return InfraError(
                 f"the adapter {name} has no effect in the engine",
                 cause="the probe's log-probabilities are exactly the base model's",
+                hint="the engine did not apply it: see the engine's log in server/logs",
             )
     return None
 

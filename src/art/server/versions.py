@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from art.engine.protocol import BASE_VERSION, AdapterCheck, AdapterRef, Engine
-from art.errors import ArtError, Conflict, DeadlineExceeded, NotFound
+from art.errors import ArtError, Conflict, DeadlineExceeded, InfraError, InvalidInput, NotFound
 from art.server.body import whole_number
 from art.server.engines import EnginePool
 from art.server.self_check import check_adapter
@@ -237,13 +237,31 @@ class Versions:
                 return None
             await self._free_slot(engine, slots)
             ref = AdapterRef(version=version, path=info.path, probe_token_ids=list(info.probe_token_ids))
-            check = await engine.load_adapter(ref)
+            try:
+                check = await engine.load_adapter(ref)
+            except (NotFound, InvalidInput) as error:
+                raise await self._unusable(entry, info, error) from error
             problem = check_adapter(info, check, engine.capabilities.dtype)
             if problem is not None:
                 await engine.unload_adapter(version)
                 raise problem
             slots.versions[version] = None
             return check
+
+    async def _unusable(self, entry: ModelEntry, info: CheckpointInfo, error: ArtError) -> InfraError:
+        """What is said about a step whose files are gone or damaged: it is the server that lost them."""
+        paths = {step: Path(known.path) for step, known in entry.checkpoints.items() if step != info.step}
+        whole = await asyncio.to_thread(lambda: [step for step, path in paths.items() if path.is_dir()])
+        advice = f"restore {info.path} from a backup"
+        if whole:
+            listed = ", ".join(str(step) for step in sorted(whole))
+            advice = (
+                f"the steps {listed} are there: ask for {entry.version(max(whole))}, or {advice}; to train on from "
+                f"it, register another name with initial_adapter={str(paths[max(whole)])!r}"
+            )
+        return InfraError(
+            f"the checkpoint of {entry.version(info.step)} cannot be loaded", cause=str(error), hint=advice
+        )
 
     async def _free_slot(self, engine: Engine, slots: _Slots) -> None:
         """Unload the version used longest ago; waits while every loaded one has running calls."""

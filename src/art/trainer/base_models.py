@@ -27,6 +27,7 @@ HUB_SECONDS = 8.0
 """How long the hub may take to answer whether it has a model. The download that follows has no such bound:
 the hub client gives up by itself when no byte arrives for ten seconds."""
 
+MAX_SHOWN = 200  # characters of a name in a message
 FILES = ["*.safetensors", "*.json", "*.jinja"]
 MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
 T = TypeVar("T")
@@ -40,12 +41,11 @@ def resolve_base_model(name: str, *, cache_dir: Path, hub_seconds: float = HUB_S
     """
     if not name.strip():
         raise InvalidInput("The base model has an empty name", hint="give a folder or a hub id")
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return describe(folder.resolve(), name=name, source="folder")
+    if (folder := _folder(name)) is not None:
+        return describe(folder, name=name, source="folder")
     if name.startswith(("/", ".", "~")) or name.count("/") != 1:
         raise NotFound(
-            f"There is no base model {name!r}",
+            f"There is no base model {shown(name)}",
             cause="it is no folder on this machine, and a hub id has the form organisation/model",
             hint="check the path, or use a hub id such as HuggingFaceTB/SmolLM2-135M-Instruct",
         )
@@ -59,6 +59,24 @@ def resolve_base_model(name: str, *, cache_dir: Path, hub_seconds: float = HUB_S
         if ready is not None:
             return describe(ready, name=name, source=packaged.distribution)
     return describe(_download(name, hub_seconds), name=name, source="hub")
+
+
+def shown(name: str) -> str:
+    """A name for a message: a very long one is cut."""
+    return repr(name) if len(name) <= MAX_SHOWN else f"{name[:MAX_SHOWN]!r}... ({len(name)} characters)"
+
+
+def _folder(name: str) -> Path | None:
+    """The folder `name` when there is one. NotFound for a name that no folder can have, or that may not be read."""
+    try:
+        folder = Path(name).expanduser()
+        return folder.resolve() if folder.is_dir() else None
+    except (OSError, RuntimeError, ValueError) as error:  # too long, not permitted, no such home, a zero byte
+        raise NotFound(
+            f"There is no base model {shown(name)}",
+            cause=str(error)[:1000],
+            hint="give a folder that can be read, or a hub id such as HuggingFaceTB/SmolLM2-135M-Instruct",
+        ) from error
 
 
 def describe(folder: Path, *, name: str, source: str) -> ResolvedBaseModel:
@@ -104,22 +122,26 @@ def _safetensors_header(path: Path) -> dict[str, Any]:
         prefix = handle.read(8)
         length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else MAX_HEADER_BYTES + 1
         if length > MAX_HEADER_BYTES:
-            raise InvalidInput(f"{path} is damaged", cause="it is no safetensors file")
+            raise _damaged(path, "it is no safetensors file")
         try:
             header = json.loads(handle.read(length))
         except ValueError as error:
-            raise InvalidInput(f"{path} is damaged", cause=str(error)) from error
-    return dict(header)
+            raise _damaged(path, str(error)) from error
+    if not isinstance(header, dict):
+        raise _damaged(path, "its header is no JSON object")
+    return header
 
 
 def _count_parameters(headers: dict[str, dict[str, Any]]) -> int:
     """Numbers in all tensors. Tied matrices are saved once and counted once."""
-    return sum(
-        math.prod(entry["shape"])
-        for header in headers.values()
-        for tensor, entry in header.items()
-        if tensor != "__metadata__"
-    )
+    total = 0
+    for file, header in headers.items():
+        try:
+            shapes = [entry["shape"] for tensor, entry in header.items() if tensor != "__metadata__"]
+            total += sum(math.prod(shape) for shape in shapes)
+        except (KeyError, TypeError) as error:
+            raise _damaged(Path(file), "its header describes no tensors") from error
+    return total
 
 
 def _digest(folder: Path, weights: list[Path], headers: dict[str, dict[str, Any]]) -> str:
@@ -140,8 +162,12 @@ def _digest(folder: Path, weights: list[Path], headers: dict[str, dict[str, Any]
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text()))
-    except ValueError as error:
-        raise InvalidInput(f"{path} is damaged", cause=str(error)) from error
+    except (ValueError, TypeError) as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _damaged(path: Path, cause: str) -> InvalidInput:
+    return InvalidInput(f"{path} is damaged", cause=cause, hint="copy the base model's folder again")
 
 
 def _hub_cache(name: str) -> Path | None:
@@ -154,7 +180,11 @@ def _hub_cache(name: str) -> Path | None:
     except LocalEntryNotFoundError:
         return None
     except HFValidationError as error:
-        raise NotFound(f"There is no base model {name!r}", cause=str(error)) from error
+        raise NotFound(
+            f"There is no base model {shown(name)}",
+            cause=str(error)[:1000],
+            hint="a hub id has the form organisation/model",
+        ) from error
     if not (folder / "config.json").is_file() or not (folder / "tokenizer.json").is_file():
         return None
     index = folder / "model.safetensors.index.json"

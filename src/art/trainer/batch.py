@@ -231,12 +231,16 @@ class _Reader:
             raise InvalidInput(
                 f"call {ref.call_id} has no choice {ref.choice} in its token record",
                 cause=f"no array {error}",
+                hint="its record does not belong to the rollout; leave the trajectory out",
             ) from error
         trainable = arrays.get(f"c{ref.choice}.trainable")
         if trainable is None:
             trainable = np.ones(len(completion), dtype=np.bool_)
         if not len(completion) == len(logprobs) == len(trainable):
-            raise InvalidInput(f"call {ref.call_id}: tokens and log-probabilities differ in number")
+            raise InvalidInput(
+                f"call {ref.call_id}: tokens and log-probabilities differ in number",
+                hint="its record is damaged; leave the trajectory out",
+            )
         _, step = _parse_version(ref.version)
         return SampledChoice(
             call_id=ref.call_id,

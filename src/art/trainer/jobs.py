@@ -303,6 +303,7 @@ def check_tokens(batch: Batch, vocab_size: int) -> None:
             raise InvalidInput(
                 f"call {choice.call_id} holds token {top}; the model has {vocab_size} tokens",
                 cause="the call was recorded with another base model",
+                hint="train on rollouts of this model",
             )
 
 
