@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import tokens_kit as kit
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as FastTokenizer
 
+from art.errors import PromptTooLong
 from art.testing.tiny import byte_tokenizer
 from art.tokens.stops import StopMatcher
+from art.tokens.tokenizer import most_bytes_per_token
 from art.tokens.tools import ToolParser, assistant_message, call_text, parse_call
 from art.types.messages import ToolCall
 
@@ -169,3 +175,60 @@ def test_half_characters_in_a_call_leave_it_the_text_it_is() -> None:
         assert parse_call(body) is None
         parser = ToolParser(["f", "f\ud800"])
         assert parser.feed(body) + parser.finish() == [body]
+
+
+# -- bounds
+
+
+def _settings(fast: FastTokenizer) -> dict[str, Any]:
+    return dict(json.loads(fast.to_str()))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    text=st.text(max_size=60)
+    | st.text(st.sampled_from(" \n가각ᄀ\u1161\u11a8e\u0301\u0304\u00e9ab"), max_size=60),
+    kind=st.sampled_from(["bpe", "bytes"]),
+    nfc=st.booleans(),
+)
+def test_no_token_stands_for_more_bytes_than_the_bound(text: str, kind: str, nfc: bool) -> None:
+    text = text.encode("utf-8", "ignore").decode()
+    fast = byte_tokenizer() if kind == "bytes" else kit.bpe()
+    if nfc:
+        fast.normalizer = normalizers.NFC()
+    most = most_bytes_per_token(_settings(fast))
+    assert most > 0
+    tokens = fast.encode(text, add_special_tokens=False).ids
+    assert len(text.encode()) <= most * len(tokens)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda fast: setattr(fast, "normalizer", normalizers.NFKC()),
+        lambda fast: setattr(
+            fast, "normalizer", normalizers.Sequence([normalizers.NFC(), normalizers.Strip()])
+        ),
+        lambda fast: setattr(fast, "normalizer", normalizers.Replace(Regex(" +"), " ")),
+        lambda fast: setattr(fast, "pre_tokenizer", pre_tokenizers.Whitespace()),
+        lambda fast: setattr(
+            fast,
+            "pre_tokenizer",
+            pre_tokenizers.Sequence(
+                [pre_tokenizers.Split(" ", "removed"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+            ),
+        ),
+        lambda fast: fast.add_tokens([AddedToken("<mask>", lstrip=True)]),
+    ],
+)
+def test_a_tokenizer_that_drops_text_has_no_bound(change: Callable[[FastTokenizer], object]) -> None:
+    fast = byte_tokenizer()
+    change(fast)
+    assert most_bytes_per_token(_settings(fast)) == 0
+
+
+def test_a_text_that_cannot_fit_is_not_encoded() -> None:
+    ours = kit.tokenizer(byte_tokenizer())
+    with pytest.raises(PromptTooLong, match=r"400000 bytes, which are at least \d+ tokens; 100 are left"):
+        ours.encode("text" * 100_000, at_most=100)
+    assert len(ours.encode("text", at_most=1)) == 4  # the exact number is worth having

@@ -45,6 +45,7 @@ async def finish_rollout(call: ApiCall) -> wire.RolloutInfo:
     store = call.gateway.store
     row = await _row(call)
     status, reason = RolloutStatus(request.status), request.reason
+    await call.gateway.sessions.drain(row.rollout_id)  # a call in flight counts as soon as it is recorded
     calls = await store.calls_of(row.rollout_id)
     if status is RolloutStatus.FINISHED and all(item.auxiliary for item in calls):
         status, reason = RolloutStatus.NO_CALLS, NEVER_CALLED

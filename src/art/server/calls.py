@@ -9,7 +9,7 @@ from typing import Any
 
 from art.errors import InvalidInput, PromptTooLong
 from art.server.sampling import ResolvedSampling, call_seed, resolve_sampling
-from art.server.session import Session
+from art.server.session import Session, ending
 from art.server.sessions import Located, Sessions
 from art.server.versions import ModelEntry
 from art.tokens.graph import Node, prefix_digests
@@ -33,6 +33,8 @@ class CallRequest:
     """False: tool calls stay text (`tool_choice: "none"`)."""
     parallel_tool_calls: bool = True
     dialect: str = "openai.chat"
+    size: int = 0
+    """Bytes of the request; large ones are tokenised beside the event loop."""
 
     def digests(self) -> list[str]:
         """Of the first 1, 2, ... messages, for the token memory."""
@@ -70,7 +72,7 @@ class CallPlan:
         return self.entry.version(self.step)
 
 
-def plan_call(
+async def plan_call(
     sessions: Sessions,
     request: CallRequest,
     located: Located,
@@ -78,7 +80,7 @@ def plan_call(
     *,
     agent: str | None = None,
 ) -> CallPlan:
-    """Decide prompt, parameters and seeds of a call.
+    """Decide prompt, parameters and seeds of a call. The caller holds `session.planning`.
 
     PromptTooLong with the numbers, LimitReached, Overloaded, UnsupportedOption, InvalidInput with the template's reason.
     """
@@ -93,7 +95,9 @@ def plan_call(
         )
     _check_options(request.options, entry)
     match = located.borrowed or session.graph.match(digests, request.messages)
-    prompt = prompt_after(
+    prompt = await sessions.off_loop.run(
+        request.size,
+        prompt_after,
         entry.renderer,
         match,
         request.messages,
@@ -101,7 +105,10 @@ def plan_call(
         tools=request.tools,
         options=request.options,
         history=entry.row.config.history,
+        at_most=entry.context_length - 1,
     )
+    if session.stopped:
+        raise ending(session.id)
     room = _room(entry, len(prompt.token_ids))
     number = session.begin_call()
     left = session.tokens_left()

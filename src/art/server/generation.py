@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from art.engine.protocol import Sampled, SampleRequest
-from art.errors import InfraError, LimitReached, NotFound
+from art.errors import ArtError, InfraError, LimitReached, NotFound
 from art.server.calls import CallPlan
 from art.server.capture import Choice, Completed, Times, node_of, record
 from art.server.sessions import Sessions
@@ -46,18 +46,21 @@ class CallRun:
         self._store = store
         self._deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
         self._task: asyncio.Task[Completed] | None = None
+        self._stopped: ArtError | None = None
 
     def start(self) -> CallRun:
         """Begin. Overloaded when too many calls wait already."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._sessions.admission.enter())
             admission = stack.pop_all()
-        self.plan.session.running += 1
+        self.plan.session.enter()
+        self.plan.session.runs.add(self)
         self._task = asyncio.create_task(self._run(), name=self.plan.call_id)
 
         def left(_: asyncio.Task[Completed]) -> None:
             # Not inside the task: one that is cancelled before it begins never runs its `finally`.
-            self.plan.session.running -= 1
+            self.plan.session.runs.discard(self)
+            self.plan.session.leave()
             admission.close()
             self._deltas.put_nowait(None)
 
@@ -82,6 +85,12 @@ class CallRun:
         if not self._task.cancelled():
             self._task.exception()  # heard; nobody is left to tell
 
+    def stop(self, reason: ArtError) -> None:
+        """End the call from the server's side: what was sampled is recorded, the client gets `reason`."""
+        assert self._task is not None
+        self._stopped = reason
+        self._task.cancel()
+
     async def _run(self) -> Completed:
         samplers: list[asyncio.Task[None]] = []
         try:
@@ -96,6 +105,8 @@ class CallRun:
             self.plan.session.graph.abandon(self.plan.parent, self.plan.branch)
             if any(choice.token_ids for choice in self.choices):
                 await asyncio.shield(asyncio.ensure_future(self._record()))
+            if self._stopped is not None:
+                raise self._stopped from None
             raise
         await self._record()
         return Completed(plan=self.plan, choices=self.choices, created=self.times.started)

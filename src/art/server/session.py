@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from art.errors import Conflict, InvalidInput, LimitReached
+from art.errors import ArtError, Conflict, InvalidInput, LimitReached
 from art.server.sampling import SeedSpace
 from art.server.versions import ModelEntry
 from art.store.records import RolloutRow
 from art.tokens.graph import TokenGraph
 from art.types.policy import Sampling
 
+STOP_SECONDS = 10.0
+"""How long stopped calls get to be recorded."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -31,6 +35,13 @@ class CallHeaders:
     agent: str | None = None
 
 
+class Stoppable(Protocol):
+    """A running call."""
+
+    def stop(self, reason: ArtError) -> None:
+        """End it; what was sampled is recorded, and its client is told the reason."""
+
+
 @dataclass(slots=True, eq=False)
 class Session:
     """One open rollout."""
@@ -40,6 +51,8 @@ class Session:
     aliases: bool
     """True: an unknown model name means the session's model (unchanged agents ask for "gpt-4o")."""
     seeds: SeedSpace
+    planning: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a call's prompt is made, so that calls keep their order where that takes a while."""
     graph: TokenGraph = field(default_factory=TokenGraph)
     pins: dict[tuple[str, str], tuple[ModelEntry, int]] = field(default_factory=dict)
     """Per model, the step that `latest` meant when the session first used it."""
@@ -48,6 +61,14 @@ class Session:
     calls: int = 0
     tokens: int = 0
     running: int = 0
+    """Calls that are planned or sampled."""
+    runs: set[Stoppable] = field(default_factory=set)
+    ending: bool = False
+    """It takes no more calls; the running ones may end."""
+    stopped: bool = False
+    """Its calls were ended."""
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a call leaves."""
     started: float = field(default_factory=time.monotonic)
     used: float = field(default_factory=time.monotonic)
     """Of the last call."""
@@ -86,6 +107,50 @@ class Session:
         self.used = time.monotonic()
         return self.calls - 1
 
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Count a call for the length of the `with`. Conflict when the rollout is being ended."""
+        if self.ending:
+            raise ending(self.id)
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    def enter(self) -> None:
+        """A call has begun."""
+        self.running += 1
+
+    def leave(self) -> None:
+        """A call has ended."""
+        self.running -= 1
+        self.left.set()
+
+    async def drain(self, seconds: float) -> None:
+        """Take no more calls; let the running ones end, and stop those that need longer than `seconds`.
+
+        What they sampled is recorded when this returns.
+        """
+        self.ending = True
+        if await self._quiet(seconds):
+            return
+        self.stopped = True
+        for run in list(self.runs):
+            run.stop(ending(self.id))
+        await self._quiet(STOP_SECONDS)
+
+    async def _quiet(self, seconds: float) -> bool:
+        """True once no call runs, False after `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                while self.running:
+                    self.left.clear()
+                    await self.left.wait()
+        except TimeoutError:
+            return False
+        return True
+
     def _over(self, limit: str, cause: str) -> LimitReached:
         hint = f"end the rollout, or open it with a larger limits.{limit}"
         return LimitReached(f"the rollout {self.id} has reached its limit {limit}", cause=cause, hint=hint)
@@ -98,6 +163,15 @@ def check_id(rollout_id: str) -> None:
             f"{rollout_id!r} cannot be a rollout id",
             hint="letters, digits, '.', '_' and '-', at most 128, the first a letter or digit",
         )
+
+
+def ending(rollout_id: str) -> Conflict:
+    """Why a rollout that is being ended takes no call, or did not let one end."""
+    return Conflict(
+        f"the rollout {rollout_id} is being ended",
+        cause="it was finished while this call had not been answered",
+        hint="finish a rollout after its agent's last call",
+    )
 
 
 def ended(row: RolloutRow) -> Conflict:

@@ -20,6 +20,7 @@ from art.server.admission import Admission
 from art.server.auth import Principal
 from art.server.history_index import HistoryIndex, same_tokens
 from art.server.keys import Keys
+from art.server.off_loop import OffLoop
 from art.server.sampling import SeedSpace
 from art.server.session import CallHeaders, Session, check_id, ended
 from art.server.versions import ModelEntry, Versions
@@ -38,6 +39,8 @@ IDLE_SECONDS = 24 * 3600.0
 """A rollout without a call for this long has lost its agent: nobody else would ever end it."""
 SWEEP_SECONDS = 600.0
 """Between two looks for such rollouts."""
+DRAIN_SECONDS = 5.0
+"""How long the finish of a rollout waits for its running calls; then they are stopped and recorded as they are."""
 MAX_REPEATS = 65_536
 """Scenario, member and step of this many rollouts are remembered, so that no two of them share their draws."""
 IMPLICIT_REASON = "kept together by its calls' history; no client opened it, so none ends it"
@@ -69,6 +72,7 @@ class Sessions:
         self._announced: set[str] = set()
         self._swept = time.monotonic()
         self.admission = Admission(max_waiting)
+        self.off_loop = OffLoop()
 
     # -- opening and ending
 
@@ -117,6 +121,12 @@ class Sessions:
         row = await self._store.finish_rollout(rollout_id, status, reason)
         self.close(rollout_id)
         return row
+
+    async def drain(self, rollout_id: str, seconds: float = DRAIN_SECONDS) -> None:
+        """Let the running calls of a rollout end, or end them, before it is decided what became of it."""
+        session = self._open.get(rollout_id)
+        if session is not None:
+            await session.drain(seconds)
 
     def close(self, rollout_id: str) -> None:
         """Forget an open session: the rollout has got a final status elsewhere. Unknown ids change nothing."""

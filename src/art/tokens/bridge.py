@@ -55,23 +55,24 @@ def tail_tokens(
     tail: Sequence[Message],
     *,
     last_token: int,
+    at_most: int | None = None,
     tools: Sequence[Tool] = (),
     options: Mapping[str, Any] | None = None,
 ) -> list[int]:
     """The tokens that follow the sampled tokens of `history`'s last message.
 
     `last_token` is the last one sampled. Where it is the token with which the template ends the turn, that
-    end is not written twice; where the completion was cut off, the end is added.
+    end is not written twice; where the completion was cut off, the end is added. `at_most` as in `Tokenizer.encode`.
     """
     tokenizer = renderer.tokenizer
     text = suffix_text(renderer, history, tail, tools=tools, options=options)
     end = tokenizer.decode([last_token], skip_special=False)
     unspaced = text.lstrip()
     if end and unspaced.startswith(end):
-        tokens = tokenizer.encode(unspaced)
+        tokens = tokenizer.encode(unspaced, at_most=None if at_most is None else at_most + 1)
         if tokens and tokens[0] == last_token:
             return tokens[1:]
-    return tokenizer.encode(text)
+    return tokenizer.encode(text, at_most=at_most)
 
 
 def _mark(messages: Sequence[Message]) -> str:

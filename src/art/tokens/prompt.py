@@ -64,11 +64,15 @@ def prompt_after(
     tools: Sequence[Tool] = (),
     options: Mapping[str, Any] | None = None,
     history: Literal["keep", "template"] = "keep",
+    at_most: int | None = None,
 ) -> Prompt:
-    """`build_prompt` where the known path has been found already."""
+    """`build_prompt` where the known path has been found already.
+
+    PromptTooLong without tokenising for a text that cannot fit into `at_most` tokens.
+    """
     node = match.node
     if node is None or history == "template":
-        token_ids = renderer.tokens(messages, tools=tools, options=options)
+        token_ids = renderer.tokens(messages, tools=tools, options=options, at_most=at_most)
         reused = 0 if node is None else _common(node.tokens, token_ids)
         return Prompt(token_ids=token_ids, reused=reused, node=node, depth=match.depth, digest=digests[-1])
     known = [int(token) for token in node.tokens]
@@ -77,6 +81,7 @@ def prompt_after(
         messages[: match.depth],
         messages[match.depth :],
         last_token=known[-1],
+        at_most=None if at_most is None else at_most - len(known),
         tools=tools,
         options=options,
     )

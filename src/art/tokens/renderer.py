@@ -86,9 +86,10 @@ class Renderer:
         *,
         tools: Sequence[Tool] = (),
         options: Mapping[str, Any] | None = None,
+        at_most: int | None = None,
     ) -> list[int]:
-        """Token ids of the conversation with the assistant's turn opened."""
-        return self.tokenizer.encode(self.text(messages, tools=tools, options=options))
+        """Token ids of the conversation with the assistant's turn opened; `at_most` as in `Tokenizer.encode`."""
+        return self.tokenizer.encode(self.text(messages, tools=tools, options=options), at_most=at_most)
 
 
 _HINT = "the model's chat template decides which roles may follow one another and which fields are needed"

@@ -15,12 +15,15 @@ from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
-from art.errors import ConfigError
+from art.errors import ConfigError, PromptTooLong
 
 REPLACEMENT = "\ufffd"
 MAX_PENDING_TOKENS = 64
 """Tokens held back for an unfinished character. A character has at most 4 bytes; past this it is garbage,
 and holding on would make decoding quadratic."""
+
+QUICK_BYTES = 32 * 1024
+"""Text up to this is tokenised at once, so that an error can tell the exact number of tokens."""
 
 _SPECIAL_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -36,7 +39,9 @@ class Tokenizer:
         self._fast.no_padding()
         self.specials = specials
         self.stop_token_ids = stop_token_ids
-        self._decoder = str(json.loads(fast.to_str()).get("decoder"))
+        settings = json.loads(fast.to_str())
+        self._decoder = str(settings.get("decoder"))
+        self._bytes_per_token = most_bytes_per_token(settings)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -73,8 +78,19 @@ class Tokenizer:
         """Ids including added tokens."""
         return int(self._fast.get_vocab_size(with_added_tokens=True))
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of `text`; special tokens written in it count as such, none are added."""
+    def encode(self, text: str, *, at_most: int | None = None) -> list[int]:
+        """Token ids of `text`; special tokens written in it count as such, none are added.
+
+        PromptTooLong, without encoding, for a text whose bytes alone cannot be `at_most` tokens. One that passes
+        may still be longer.
+        """
+        if at_most is not None and self._bytes_per_token and (size := len(text.encode())) > QUICK_BYTES:
+            least = -(-size // self._bytes_per_token)
+            if least > at_most:
+                raise PromptTooLong(
+                    f"the prompt goes on for {size} bytes, which are at least {least} tokens; {max(at_most, 0)} are left",
+                    hint="shorten or summarise the history, or use a base model with a longer context",
+                )
         return list(self._fast.encode(text, add_special_tokens=False).ids)
 
     def decode(self, token_ids: Sequence[int], *, skip_special: bool = True) -> str:
@@ -138,6 +154,52 @@ class Detokenizer:
             return ""
         self._start, self._done = self._done, len(self._token_ids)
         return now[len(before) :]
+
+
+_NFC_SHRINKS = 4
+"""Composing characters makes no text shorter than a third of its bytes (three Hangul letters of 3 bytes each
+become one syllable of 3); one more for good measure."""
+
+
+def most_bytes_per_token(settings: dict[str, Any]) -> int:
+    """The most bytes of text that one token can stand for, from a tokenizer.json's content.
+
+    0 where it cannot be told: for tokenizers that drop or shorten text, such as ones that collapse white space,
+    and for those that know no bytes and write one unknown token for many characters.
+    """
+    model = settings.get("model") or {}
+    pieces = _parts(settings.get("pre_tokenizer"))
+    levels = any(part["type"] == "ByteLevel" for part in pieces)
+    if model.get("type") != "BPE" or not (levels or model.get("byte_fallback")):
+        return 0
+    added = settings.get("added_tokens") or []
+    if any(token.get("lstrip") or token.get("rstrip") for token in added):
+        return 0
+    if any(
+        part["type"] not in ("ByteLevel", "Digits", "Metaspace", "Split") or part.get("behavior") == "Removed"
+        for part in pieces
+    ):
+        return 0
+    shrinks = 1
+    for part in _parts(settings.get("normalizer")):
+        spaces = part["type"] == "Replace" and part.get("pattern") == {"String": " "} and part.get("content")
+        if part["type"] == "NFC":
+            shrinks = _NFC_SHRINKS
+        elif part["type"] != "Prepend" and not spaces:
+            return 0
+    # A byte-level piece has a character for every byte; other pieces are the text itself.
+    longest = max((len(piece) if levels else len(piece.encode()) for piece in model["vocab"]), default=0)
+    return shrinks * max([longest, *(len(str(token["content"]).encode()) for token in added)])
+
+
+def _parts(settings: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """A step of the tokenizer's pipeline as the list of its single steps."""
+    if settings is None:
+        return []
+    if settings.get("type") != "Sequence":
+        return [settings]
+    inner = settings.get("pretokenizers") or settings.get("normalizers") or []
+    return [part for item in inner for part in _parts(item)]
 
 
 @lru_cache(maxsize=1)

@@ -55,22 +55,23 @@ async def _serve(request: Request) -> Response:
     principal: Principal = request.state.principal
     principal.require(Role.INFER)
     raw = await bounded_body(request, min(gateway.settings.max_body_bytes, MAX_INFERENCE_BYTES))
-    body = read_json(raw)
-    with reading("the request"):
-        chat = parse_chat_request(body)
-        digests = chat.call.digests()
+    chat, digests = await gateway.sessions.off_loop.run(len(raw), _read, raw)
     headers = call_headers(request)
     located = await gateway.sessions.locate(
         headers, principal, chat.call.model, digests=digests, messages=chat.call.messages
     )
     answer = _Answer(located.session, request.headers.get("idempotency-key"), raw)
-    earlier = answer.earlier()
+    with located.session.inside():
+        # A session's calls are planned and started one by one, so that they keep their order.
+        async with located.session.planning:
+            earlier = answer.earlier()
+            if earlier is None:
+                with reading("the request"):
+                    plan = await plan_call(gateway.sessions, chat.call, located, digests, agent=headers.agent)
+                run = CallRun(plan, versions=gateway.versions, sessions=gateway.sessions, store=gateway.store)
+                answer.keep(run.start())
     if earlier is not None:
         return await _repeat(gateway, request, chat, earlier)
-    # From here to the start of the run nothing waits, so that concurrent calls keep their order.
-    plan = plan_call(gateway.sessions, chat.call, located, digests, agent=headers.agent)
-    run = CallRun(plan, versions=gateway.versions, sessions=gateway.sessions, store=gateway.store).start()
-    answer.keep(run)
     if chat.stream:
         return await _stream(request, run, chat)
     try:
@@ -78,6 +79,14 @@ async def _serve(request: Request) -> Response:
     except (ClientGone, asyncio.CancelledError):
         await run.cancel()
         raise
+
+
+def _read(raw: bytes) -> tuple[ChatRequest, list[str]]:
+    """The parsed request, and the digests of its history."""
+    body = read_json(raw)
+    with reading("the request"):
+        chat = parse_chat_request(body, size=len(raw))
+        return chat, chat.call.digests()
 
 
 def call_headers(request: Request) -> CallHeaders:

@@ -91,8 +91,8 @@ class ChatRequest:
     include_usage: bool
 
 
-def parse_chat_request(body: object) -> ChatRequest:
-    """InvalidInput or UnsupportedOption naming the option that cannot be followed."""
+def parse_chat_request(body: object, *, size: int = 0) -> ChatRequest:
+    """InvalidInput or UnsupportedOption naming the option that cannot be followed. `size`: bytes of the body."""
     if not isinstance(body, dict):
         raise InvalidInput("the request's body must be a JSON object")
     _refuse_unknown(body)
@@ -111,6 +111,7 @@ def parse_chat_request(body: object) -> ChatRequest:
             n=_integer(body, "n", 1, MAX_CHOICES) or 1,
             call_tools=body.get("tool_choice") != "none",
             parallel_tool_calls=body.get("parallel_tool_calls") is not False,
+            size=size,
         ),
         stream=stream,
         include_usage=stream and _include_usage(body),
