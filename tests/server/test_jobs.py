@@ -235,6 +235,38 @@ def test_a_cancelled_job_publishes_nothing_and_the_next_one_runs(trained: Traine
     assert trained.finished(queued)["status"] == "cancelled"
 
 
+@pytest.mark.parametrize(
+    ("base_model", "status", "code"),
+    [
+        ("/etc", 400, "invalid_input"),
+        ("a" * 5000, 404, "not_found"),
+        ("/" + "a" * 5000, 404, "not_found"),
+        ("/nul\0byte", 404, "not_found"),
+    ],
+)
+def test_a_base_model_that_is_none_is_refused(
+    trained: Trained, base_model: str, status: int, code: str
+) -> None:
+    body = {"project": "p", "name": "none", "config": {"base_model": base_model}}
+    answer = trained.raw("POST", "/api/v1/models", body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert answer.json()["error"]["hint"]
+
+
+def test_a_latest_step_that_was_damaged_fails_the_job_and_says_what_is_there(trained: Trained) -> None:
+    group = trained.group([0.0, 1.0])
+    step = trained.train([group])["step"]
+    optimizer = trained.checkpoints_folder() / f"{step:04d}" / "optimizer.safetensors"
+    saved = optimizer.read_bytes()
+    optimizer.write_bytes(saved[:-1])
+    job = trained.finished(trained.submit([group]).json()["job_id"])
+    assert (job["status"], job["error"]["code"]) == ("failed", "invalid_input")
+    assert "are there" in job["error"]["hint"]
+    assert "initial_adapter" in job["error"]["hint"]
+    optimizer.write_bytes(saved)
+    assert trained.train([group])["step"] == step + 1
+
+
 @pytest.mark.slow
 def test_cancelling_a_job_ends_a_trainer_that_does_not_answer(trained: Trained) -> None:
     before = trained.api("GET", f"models/{MODEL}")
