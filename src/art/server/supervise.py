@@ -59,6 +59,8 @@ class Worker:
     """Seconds without a heartbeat, counted by a clock that does not run while the gateway itself is held up."""
     cause: str = ""
     """Why the supervisor killed it; empty when it ended by itself."""
+    unwanted: bool = False
+    """It was ended because somebody asked for that."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     """Reader, watch and exit; held here because the loop holds tasks weakly."""
     died: asyncio.Future[WorkerDied] = field(
@@ -117,7 +119,11 @@ async def start_worker(spec: WorkerSpec) -> Worker:
             )
     except OSError as error:
         ours.close()
-        raise WorkerDied(f"the {spec.name} could not be started", cause=str(error)) from error
+        raise WorkerDied(
+            f"the {spec.name} could not be started",
+            cause=str(error),
+            hint="the machine may be out of memory or processes",
+        ) from error
     finally:
         theirs.close()
     ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -277,7 +283,8 @@ class Supervised:
         logger.error("%s", error)
         if time.monotonic() - born >= HEALTHY_SECONDS:
             self._failures = 0
-        self._failed(error)
+        if not worker.unwanted:
+            self._failed(error)
         try:
             await self.channel()
         except ArtError as failed:
@@ -289,7 +296,11 @@ class Supervised:
         self._last_error = error
 
     def _stopped(self) -> WorkerDied:
-        return WorkerDied(f"the {self.spec.name} is stopped", cause="the server is stopping")
+        return WorkerDied(
+            f"the {self.spec.name} is stopped",
+            cause="the server is stopping",
+            hint="start it again; open jobs go on then",
+        )
 
     def _gave_up(self) -> WorkerDied:
         last = self._last_error
@@ -311,8 +322,9 @@ class Supervised:
         )
 
     def kill(self, cause: str) -> None:
-        """End the process that runs now; the next life starts by itself."""
+        """End the process that runs now; the next life starts by itself, and this end counts for no failure."""
         if self._worker is not None and self.alive:
+            self._worker.unwanted = True
             self._worker.kill(cause)
 
     async def stop(self) -> None:
