@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from chat_kit import Served
+from chat_kit import Served, says
 
 from art.errors import ServerStartFailed
 from art.server.app import api_routes
@@ -62,10 +62,21 @@ def test_a_projects_key_sees_its_project_alone(served: Served) -> None:
         ("POST", "jobs", {"project": "tests", "name": "alpha", "groups": []}),
         ("POST", "keys", {"role": "infer", "project": "tests"}),
         ("POST", "keys", {"role": "infer"}),
-        ("GET", f"rollouts/{served.open()['rollout_id']}", None),
     ]
     for method, path, body in forbidden:
         assert served.raw(method, f"/api/v1/{path}", body, key=key).status_code == 403, path
+    theirs, missing = served.open()["rollout_id"], "no-such-rollout"
+    chat = {"model": "other/alpha", "messages": says("hi")}
+    for method, path, body in [
+        ("GET", "/api/v1/rollouts/{}", None),
+        ("POST", "/api/v1/rollouts/{}/reward", {"reward": 1}),
+        ("POST", "/api/v1/rollouts/{}/finish", {}),
+        ("POST", "/r/{}/v1/chat/completions", chat),
+    ]:
+        answers = [served.raw(method, path.format(name), body, key=key) for name in (theirs, missing)]
+        assert [answer.status_code for answer in answers] == [404, 404], path
+        assert answers[0].text.replace(theirs, missing) == answers[1].text
+    assert served.rollout(theirs)["status"] == "running"
     opened = served.raw("POST", "/api/v1/rollouts", {"model": "tests/alpha"}, key=key)
     assert opened.status_code in (403, 404)
     assert served.api("GET", "keys", key=key)["keys"] == [

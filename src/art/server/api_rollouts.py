@@ -8,6 +8,7 @@ from typing import Any
 from art.errors import InvalidReward
 from art.server.endpoint import ApiCall, ApiRoute
 from art.server.history import evaluation_fates
+from art.server.ownership import visible_rollout
 from art.store.records import Outcomes, Role, RolloutRow
 from art.store.store import Store
 from art.types import wire
@@ -56,9 +57,7 @@ async def finish_rollout(call: ApiCall) -> wire.RolloutInfo:
 
 
 async def _row(call: ApiCall) -> RolloutRow:
-    row = await call.gateway.store.get_rollout(call.param("rollout_id"))
-    call.principal.require_project(row.project)
-    return row
+    return await visible_rollout(call.gateway.store, call.param("rollout_id"), call.principal)
 
 
 async def _info(store: Store, row: RolloutRow) -> wire.RolloutInfo:

@@ -6,9 +6,19 @@ what belongs to another project or model is answered exactly as what does not ex
 
 from __future__ import annotations
 
+from art.server.auth import Principal
 from art.store.records import RolloutRow
+from art.store.rollout_rows import no_rollout
 from art.store.store import Store
 from art.types.tokens import CallRecord
+
+
+async def visible_rollout(store: Store, rollout_id: str, principal: Principal) -> RolloutRow:
+    """The rollout. NotFound when there is none, and in the same words when it is another project's."""
+    row = await store.get_rollout(rollout_id)
+    if principal.project not in (None, row.project):
+        raise no_rollout(rollout_id)
+    return row
 
 
 class OwnRecords:

@@ -21,10 +21,12 @@ from art.server.auth import Principal
 from art.server.history_index import HistoryIndex, same_tokens
 from art.server.keys import Keys
 from art.server.off_loop import OffLoop
+from art.server.ownership import visible_rollout
 from art.server.sampling import SeedSpace
 from art.server.session import CallHeaders, Session, check_id, ended
 from art.server.versions import ModelEntry, Versions
 from art.store.records import Role, RolloutRow
+from art.store.rollout_rows import no_rollout
 from art.store.store import Store
 from art.tokens.graph import Match, Node
 from art.types.messages import Message
@@ -215,10 +217,9 @@ class Sessions:
         if session is None and rollout_id == headers.rollout and headers.url_rollout is None:
             session = await self._by_header(headers, principal, model)
         if session is None:
-            row = await self._store.get_rollout(rollout_id)
-            principal.require_project(row.project)
-            raise ended(row)
-        principal.require_project(session.row.project)
+            raise ended(await visible_rollout(self._store, rollout_id, principal))
+        if principal.project not in (None, session.row.project):
+            raise no_rollout(rollout_id)
         entry, step = self._model_of(session, principal, model)
         return Located(session, entry, step)
 

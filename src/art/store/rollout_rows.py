@@ -44,11 +44,16 @@ def get_rollout(conn: Conn, rollout_id: str) -> RolloutRow:
     """The rollout; NotFound when there is none."""
     found = find_rollout(conn, rollout_id)
     if found is None:
-        raise NotFound(
-            f"there is no rollout {rollout_id}",
-            hint="open it with POST /api/v1/rollouts, or check the server's folder (--path)",
-        )
+        raise no_rollout(rollout_id)
     return found
+
+
+def no_rollout(rollout_id: str) -> NotFound:
+    """The answer for a rollout that is not there, or not for who asks."""
+    return NotFound(
+        f"there is no rollout {rollout_id}",
+        hint="open it with POST /api/v1/rollouts, or check the server's folder (--path)",
+    )
 
 
 def list_rollouts(conn: Conn, wanted: RolloutFilter) -> list[RolloutRow]:
