@@ -65,6 +65,7 @@ def test_a_projects_key_sees_its_project_alone(served: Served) -> None:
     ]
     for method, path, body in forbidden:
         assert served.raw(method, f"/api/v1/{path}", body, key=key).status_code == 403, path
+    job = served.api("POST", "jobs", {"project": "tests", "name": "alpha", "groups": []})["job_id"]
     theirs, missing = served.open()["rollout_id"], "no-such-rollout"
     chat = {"model": "other/alpha", "messages": says("hi")}
     for method, path, body in [
@@ -76,6 +77,10 @@ def test_a_projects_key_sees_its_project_alone(served: Served) -> None:
         answers = [served.raw(method, path.format(name), body, key=key) for name in (theirs, missing)]
         assert [answer.status_code for answer in answers] == [404, 404], path
         assert answers[0].text.replace(theirs, missing) == answers[1].text
+    for method, end in (("GET", ""), ("GET", "/events"), ("POST", "/cancel")):
+        answers = [served.raw(method, f"/api/v1/jobs/{name}{end}", key=key) for name in (job, missing)]
+        assert [answer.status_code for answer in answers] == [404, 404], end
+        assert answers[0].text.replace(job, missing) == answers[1].text
     assert served.rollout(theirs)["status"] == "running"
     opened = served.raw("POST", "/api/v1/rollouts", {"model": "tests/alpha"}, key=key)
     assert opened.status_code in (403, 404)

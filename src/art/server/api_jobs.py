@@ -13,6 +13,7 @@ from art.server.batch import Batch
 from art.server.body import whole_number
 from art.server.endpoint import ApiCall, ApiRoute
 from art.server.jobs import Jobs
+from art.store.job_rows import no_job
 from art.store.records import JobRow, Role
 from art.types import wire
 
@@ -85,8 +86,10 @@ async def sse(jobs: Jobs, job_id: str, after: int) -> AsyncGenerator[str, None]:
 
 
 async def _job(call: ApiCall) -> JobRow:
+    """The job. NotFound when there is none, and in the same words when it is another project's."""
     job = await call.gateway.store.get_job(call.param("job_id"))
-    call.principal.require_project(job.info.project)
+    if call.principal.project not in (None, job.info.project):
+        raise no_job(job.info.job_id)
     return job
 
 

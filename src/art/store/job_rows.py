@@ -63,8 +63,13 @@ def get_job(conn: Conn, job_id: str) -> JobRow:
     """The job; NotFound when there is none."""
     row = one(conn, "SELECT * FROM jobs WHERE job_id = ?", job_id)
     if row is None:
-        raise NotFound(f"there is no job {job_id}", hint="check the server's folder (--path)")
+        raise no_job(job_id)
     return _job(row)
+
+
+def no_job(job_id: str) -> NotFound:
+    """The answer for a job that is not there, or not for who asks."""
+    return NotFound(f"there is no job {job_id}", hint="check the server's folder (--path)")
 
 
 def open_jobs(conn: Conn) -> list[JobRow]:
