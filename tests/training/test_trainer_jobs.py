@@ -27,7 +27,8 @@ from art.errors import (
 from art.testing.tiny import tiny_model
 from art.trainer.base_models import describe
 from art.trainer.checkpoint import CheckpointStore, delete_checkpoint, file_sha256
-from art.trainer.jobs import Trainer, check_finite
+from art.trainer.figures import check_finite
+from art.trainer.jobs import Trainer
 from art.trainer.protocol import SET_ASIDE, Progress, TrainJob, TrainOutcome
 from art.types.policy import Fate, RolloutStatus
 

@@ -87,12 +87,7 @@ async def plan_call(
     session, entry = located.session, located.entry
     sessions.admission.check()  # before the call counts against the rollout's limits
     sampling = resolve_sampling(request.asked, session.rule)
-    if request.tools and entry.proof.tools_refused:
-        raise InvalidInput(
-            f"{entry.wire_name} cannot take tools",
-            cause=f"its chat template holds no tool results: {entry.proof.tools_refused}",
-            hint="register the model with a chat_template that has a tool role",
-        )
+    _check_tools(request, entry)
     _check_options(request.options, entry)
     match = located.borrowed or session.graph.match(digests, request.messages)
     prompt = await sessions.off_loop.run(
@@ -135,6 +130,16 @@ async def plan_call(
         ),
         agent=agent,
     )
+
+
+def _check_tools(request: CallRequest, entry: ModelEntry) -> None:
+    """InvalidInput for tools where the model's template cannot hold their results."""
+    if request.tools and entry.proof.tools_refused:
+        raise InvalidInput(
+            f"{entry.wire_name} cannot take tools",
+            cause=f"its chat template holds no tool results: {entry.proof.tools_refused}",
+            hint="register the model with a chat_template that has a tool role",
+        )
 
 
 def _room(entry: ModelEntry, prompt_tokens: int) -> int:

@@ -1,0 +1,68 @@
+"""The figures of a training step, and the check that all of them are numbers."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from art.algorithms import advantages
+from art.config.train import ResolvedTrainConfig
+from art.errors import TrainingFailed
+from art.trainer.batch import Batch
+from art.trainer.forward import Policy
+from art.trainer.parity import parity_metrics
+from art.trainer.step import Tally
+
+
+def batch_metrics(batch: Batch) -> dict[str, float]:
+    """Figures known before training."""
+    rewards = torch.tensor([member.reward for member in batch.members], dtype=torch.float64)
+    groups = {member.group_id for member in batch.trained}
+    metrics = {
+        "data/step_num_scenarios": float(len({member.group_id for member in batch.members})),
+        "data/step_num_trajectories": float(len(batch.members)),
+        "data/step_num_groups_submitted": float(batch.groups),
+        "data/step_num_groups_trainable": float(len(groups)),
+        "data/step_num_dropped_trajectories": float(len(batch.members) - len(batch.trained)),
+        "data/step_num_gradient_steps": 0.0,
+        "data/step_trainer_tokens": 0.0,
+    }
+    if len(rewards):
+        mean, deviation = advantages.mean_and_deviation(rewards)
+        metrics["train/reward"] = mean
+        metrics["train/reward_std_dev"] = deviation
+    return metrics
+
+
+def step_metrics(tally: Tally, config: ResolvedTrainConfig) -> dict[str, float]:
+    """Figures of the updates. Token fractions are over all trained tokens."""
+    return {
+        "loss/train": tally.loss,
+        "loss/entropy": tally.entropy / tally.targets,
+        "loss/clip_fraction": tally.clipped / tally.targets,
+        "loss/truncated_fraction": tally.truncated / tally.targets,
+        "loss/grad_norm": sum(tally.grad_norms) / len(tally.grad_norms),
+        "loss/learning_rate": config.learning_rate,
+        "data/step_num_gradient_steps": float(len(tally.grad_norms)),
+        "data/step_num_datums": float(tally.rows),
+        "data/step_trainer_tokens": float(tally.computed),
+        "data/step_trained_tokens": float(tally.targets),
+        **parity_metrics(torch.cat(tally.differences)),
+    }
+
+
+def check_finite(metrics: dict[str, float], policy: Policy) -> None:
+    """TrainingFailed for a step whose figures or weights are not numbers: it must not be published."""
+    wrong = [f"{name} is {value}" for name, value in metrics.items() if not math.isfinite(value)]
+    wrong += [
+        f"the adapter's {name} holds numbers that are not finite"
+        for name, parameter in policy.parameters.items()
+        if not torch.isfinite(parameter).all()
+    ]
+    if wrong:
+        raise TrainingFailed(
+            "the training step gave numbers that are not finite; nothing was published",
+            cause="; ".join(wrong[:3]),
+            hint="lower learning_rate, or scale the rewards down",
+        )
