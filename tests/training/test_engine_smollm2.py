@@ -12,7 +12,6 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from art.engine.protocol import SampleRequest
-from art.errors import NotFound
 from art.trainer.base_models import resolve_base_model
 
 NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -32,10 +31,9 @@ pytestmark = pytest.mark.slow
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     cache = getattr(request.config, "cache", None)
     root = Path(cache.mkdir("art-base-models")) if cache else tmp_path_factory.mktemp("base-models")
-    try:
-        return Path(resolve_base_model(NAME, cache_dir=root).path)
-    except NotFound as error:
-        pytest.skip(f"absent: {error}")
+    return Path(
+        resolve_base_model(NAME, cache_dir=root).path
+    )  # `make setup` installs the package that has it
 
 
 @pytest.fixture(scope="module")
