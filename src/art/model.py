@@ -287,7 +287,8 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
     """A LoRA lineage `project/name` on a base model.
 
     `base_model`: a folder, or a hub id. `run_name` is another word for `name`. `lora`, `initial_adapter`,
-    `history` and `chat_template` are fixed at registration (see config.model.ModelConfig).
+    `history`, `chat_template`, `tool_parser` and `reasoning_parser` are fixed at registration (see
+    config.model.ModelConfig).
     """
 
     base_model: str
@@ -295,6 +296,8 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
     initial_adapter: str | None = None
     history: str = "keep"
     chat_template: str | None = None
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
     trainable: bool = True
 
     _given_config: dict[str, Any] = PrivateAttr(default_factory=dict)

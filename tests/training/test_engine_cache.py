@@ -22,7 +22,7 @@ from art.engine.torch.scheduler import CHUNK_TOKENS
 from art.engine.torch.weights import Placement
 from art.errors import InfraError
 
-CPU = Placement(torch.device("cpu"), torch.float32, pack=False)
+CPU = Placement(torch.device("cpu"), torch.float32, pack="none")
 
 
 @pytest.fixture(scope="module")

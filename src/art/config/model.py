@@ -44,3 +44,7 @@ class ModelConfig(BaseModel):
     """History policy: `keep` serves earlier turns as sampled."""
     chat_template: str | None = None
     """A Jinja template that replaces the model's own."""
+    tool_parser: str | None = None
+    """How the model writes tool calls (`hermes`, `llama3`, ...); None is chosen from the chat template."""
+    reasoning_parser: str | None = None
+    """How the model writes its reasoning (`think`, ..., or `none`); None is chosen from the chat template."""

@@ -41,6 +41,9 @@ class SampleRequest:
     stop_token_ids: tuple[int, ...] = ()
     """Sampling one of them ends the choice; it is included in the tokens."""
     top_logprobs: int = 0
+    grammar: str = ""
+    """What the completion must be: a grammar of the llguidance package ("" is none). A token is drawn from the
+    model's own distribution first; only where the grammar refuses it, another is drawn among those it allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class Sampled:
     """log-softmax(logits / temperature) of the sampled token, before truncation."""
     top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
     """Per token, the (token id, log-probability) pairs asked for, best first."""
+    forced: list[bool] = field(default_factory=list)
+    """Per token, True where the grammar refused the model's own draw; empty when none was refused."""
     finish_reason: str | None = None
     """None, "stop", "length" or "cancelled"."""
     cached_tokens: int = 0
@@ -98,6 +103,8 @@ class EngineCapabilities:
     adapter_mode: str = "merged"
     max_adapters: int = 4
     device: str = "cpu"
+    grammar: bool = False
+    """It follows `SampleRequest.grammar`."""
     notes: list[str] = field(default_factory=list)
     """Automatic choices with their reasons, printed once."""
 

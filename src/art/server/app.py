@@ -17,7 +17,7 @@ from art.server.dialects.chat import routes as chat_routes
 from art.server.dialects.models import routes as model_routes
 from art.server.endpoint import ApiRoute, starlette_route
 from art.server.guard import Guard
-from art.server.responses import error_response, is_openai_path
+from art.server.responses import error_response, shape_of
 from art.server.state import Gateway
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ async def _art_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ArtError)
     if error.status >= 500:
         logger.error("%s %s: %s", request.method, request.url.path, error)
-    return error_response(error, openai=is_openai_path(request.url.path))
+    return error_response(error, shape_of(request.url.path))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -67,7 +67,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
         found = MethodNotAllowed(f"{where} is not possible", hint=f"allowed: {allowed}")
     else:
         found = InvalidInput(f"{where} was refused", cause=error.detail)
-    return error_response(found, openai=is_openai_path(request.url.path))
+    return error_response(found, shape_of(request.url.path))
 
 
 async def _client_gone(_request: Request, _error: Exception) -> Response:
@@ -82,4 +82,4 @@ async def _bug(request: Request, error: Exception) -> Response:
         cause=type(error).__name__,
         hint="the traceback is in server/logs/gateway.log; please report it",
     )
-    return error_response(failed, openai=is_openai_path(request.url.path))
+    return error_response(failed, shape_of(request.url.path))

@@ -14,7 +14,7 @@ from art.server.sessions import Located, Sessions
 from art.server.versions import ModelEntry
 from art.tokens.graph import Node, prefix_digests
 from art.tokens.prompt import Prompt, prompt_after
-from art.types.messages import Message, Tool
+from art.types.messages import Message, Tool, ToolChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,10 @@ class CallRequest:
     asked: dict[str, Any] = field(default_factory=dict)
     """Sampling options that the request gave (names of SamplingParams and of sampling.UNSUPPORTED)."""
     n: int = 1
-    call_tools: bool = True
-    """False: tool calls stay text (`tool_choice: "none"`)."""
+    tool_choice: ToolChoice = field(default_factory=ToolChoice)
     parallel_tool_calls: bool = True
+    response_schema: dict[str, Any] | None = None
+    """JSON schema that the answer's text must follow; {} is any JSON object. None is free text."""
     dialect: str = "openai.chat"
     size: int = 0
     """Bytes of the request; large ones are tokenised beside the event loop."""

@@ -13,7 +13,7 @@ from art.store.records import CallText
 from art.store.store import Store
 from art.tokens.graph import Node, next_digest
 from art.tokens.tools import assistant_message
-from art.types.messages import Message, ToolCall
+from art.types.messages import Message, Piece
 from art.types.policy import Fate, Purpose
 from art.types.tokens import CallRecord, ChoiceRecord, VersionSpan
 
@@ -29,8 +29,10 @@ class Choice:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
-    pieces: list[str | ToolCall] = field(default_factory=list)
-    """Text and tool calls as the client gets them."""
+    forced: list[bool] = field(default_factory=list)
+    """True for a token that the grammar put in place of the model's own draw."""
+    pieces: list[Piece] = field(default_factory=list)
+    """Text, reasoning and tool calls as the client gets them."""
     finish_reason: str | None = None
     cached_tokens: int = 0
 
@@ -39,6 +41,7 @@ class Choice:
         self.token_ids.append(event.token_ids[at])
         self.logprobs.append(event.logprobs[at])
         self.top_logprobs.append(event.top_logprobs[at] if at < len(event.top_logprobs) else [])
+        self.forced.append(bool(event.forced) and event.forced[at])
 
     @property
     def message(self) -> Message:
@@ -86,10 +89,12 @@ async def record(store: Store, plan: CallPlan, choices: Sequence[Choice], times:
         finished_at=times.finished,
         choices=[_choice_record(plan, choice) for choice in choices],
     )
-    arrays = {"prompt_token_ids": np.asarray(plan.prompt.token_ids, dtype=np.int32)}
+    arrays: dict[str, np.ndarray] = {"prompt_token_ids": np.asarray(plan.prompt.token_ids, dtype=np.int32)}
     for choice in choices:
         arrays[f"c{choice.index}.token_ids"] = np.asarray(choice.token_ids, dtype=np.int32)
         arrays[f"c{choice.index}.logprobs"] = np.asarray(choice.logprobs, dtype=np.float32)
+        if any(choice.forced):
+            arrays[f"c{choice.index}.trainable"] = ~np.asarray(choice.forced, dtype=np.bool_)
     text = CallText(
         tail=[message.to_openai() for message in plan.new_messages],
         tools=[tool.to_template() for tool in plan.request.tools] or None,

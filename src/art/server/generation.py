@@ -20,10 +20,10 @@ from art.server.capture import Choice, Completed, Times, node_of, record
 from art.server.sessions import Sessions
 from art.server.versions import Lease, Versions
 from art.store.store import Store
+from art.tokens.formats import OutputParser
 from art.tokens.stops import StopMatcher
 from art.tokens.tokenizer import Detokenizer
-from art.tokens.tools import ToolParser
-from art.types.messages import ToolCall
+from art.types.messages import Piece, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Delta:
     """What a choice has to say next."""
 
     choice: int
-    pieces: list[str | ToolCall]
+    pieces: list[Piece]
 
 
 class CallRun:
@@ -181,7 +181,7 @@ class CallRun:
                 return
         choice.finish_reason = event.finish_reason
 
-    def _say(self, choice: Choice, pieces: list[str | ToolCall]) -> None:
+    def _say(self, choice: Choice, pieces: list[Piece]) -> None:
         if not self.plan.request.parallel_tool_calls:
             pieces = _first_call_only(choice.pieces, pieces)
         if pieces:
@@ -200,45 +200,46 @@ class CallRun:
 
 @dataclass(slots=True)
 class _TextOf:
-    """Tokens of one choice -> text and tool calls: detokeniser, stop strings, tool parser in a row."""
+    """Tokens of one choice -> text, reasoning and tool calls: detokeniser, stop strings, parser in a row."""
 
     plan: CallPlan
     stops: StopMatcher = field(init=False)
-    parser: ToolParser | None = field(init=False)
+    parser: OutputParser = field(init=False)
     detokenizer: Detokenizer = field(init=False)
 
     def __post_init__(self) -> None:
         request = self.plan.request
-        self.detokenizer = self.plan.entry.renderer.tokenizer.detokenizer()
+        formats = self.plan.entry.formats
+        self.detokenizer = self.plan.entry.renderer.tokenizer.detokenizer(keep=formats.kept_token_ids)
         self.stops = StopMatcher(self.plan.sampling.params.stop)
-        names = [tool.function.name for tool in request.tools]
-        self.parser = ToolParser(names) if names and request.call_tools else None
+        self.parser = formats.parser(
+            request.tools if request.tool_choice.mode != "none" else (),
+            prompt_token_ids=self.plan.prompt.token_ids,
+        )
 
     @property
     def stopped(self) -> bool:
         return self.stops.matched is not None
 
-    def feed(self, token: int) -> list[str | ToolCall]:
+    def feed(self, token: int) -> list[Piece]:
         """What has become certain with this token. A stop token says nothing."""
         if token in self.plan.entry.proof.stop_token_ids:
             return []
         return self._parse(self.stops.feed(self.detokenizer.feed(token)))
 
-    def finish(self) -> list[str | ToolCall]:
+    def finish(self) -> list[Piece]:
         """What was held back."""
         out = self._parse(self.stops.feed(self.detokenizer.finish()) + self.stops.finish())
-        return out + self.parser.finish() if self.parser is not None else out
+        return out + self.parser.finish()
 
-    def _parse(self, text: str) -> list[str | ToolCall]:
-        if not text:
-            return []
-        return [text] if self.parser is None else self.parser.feed(text)
+    def _parse(self, text: str) -> list[Piece]:
+        return self.parser.feed(text) if text else []
 
 
-def _first_call_only(before: list[str | ToolCall], pieces: list[str | ToolCall]) -> list[str | ToolCall]:
+def _first_call_only(before: list[Piece], pieces: list[Piece]) -> list[Piece]:
     """`pieces` without calls behind the first one."""
     seen = any(isinstance(piece, ToolCall) for piece in before)
-    out: list[str | ToolCall] = []
+    out: list[Piece] = []
     for piece in pieces:
         if isinstance(piece, ToolCall):
             if seen:

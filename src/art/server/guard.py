@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from art.errors import ArtError, BodyTooLarge, Forbidden, Unauthorized
 from art.server.auth import Principal
-from art.server.responses import error_response, is_openai_path
+from art.server.responses import error_response, shape_of
 from art.server.state import Gateway
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._-]+)(?::[0-9]{1,5})?")
@@ -42,7 +42,7 @@ class Guard:
             bounded = self._bound(headers, receive)
             scope.setdefault("state", {})["principal"] = await self._principal(headers)
         except ArtError as error:
-            response = error_response(error, openai=is_openai_path(scope["path"]))
+            response = error_response(error, shape_of(scope["path"]))
             await response(scope, receive, send)
             return
         await self._app(scope, bounded, send)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from starlette.responses import JSONResponse
 
@@ -12,23 +12,47 @@ RETRY_AFTER_SECONDS = 1
 """Of a 429: a queue place is free again when one of the running calls ends."""
 
 
-def is_openai_path(path: str) -> bool:
-    """True for inference routes (`/v1/...`, `/r/<rollout>/v1/...`), which answer in OpenAI's shape."""
-    return path.startswith(("/v1/", "/r/"))
+Shape = Literal["control", "openai", "anthropic"]
+"""How an error is written: as the control API's, or as the one a dialect's clients read."""
 
 
-def error_body(error: ArtError, *, openai: bool) -> dict[str, Any]:
-    """The JSON body. OpenAI's SDK shows `message` alone, so there it carries cause and hint as well."""
-    if not openai:
+def shape_of(path: str) -> Shape:
+    """The shape of errors on this path. Inference routes (`/v1/...`, `/r/<rollout>/v1/...`) answer as their dialect does."""
+    if not path.startswith(("/v1/", "/r/")):
+        return "control"
+    _, _, route = path.rpartition("/v1/")
+    return "anthropic" if route == "messages" or route.startswith("messages/") else "openai"
+
+
+def error_body(error: ArtError, shape: Shape) -> dict[str, Any]:
+    """The JSON body. The dialects' SDKs show `message` alone, so there it carries cause and hint as well."""
+    if shape == "control":
         return {"error": error.to_dict()}
+    if shape == "anthropic":
+        kind = _ANTHROPIC_TYPES.get(
+            error.status, "invalid_request_error" if error.status < 500 else "api_error"
+        )
+        return {"type": "error", "error": {**error.to_dict(), "type": kind, "message": str(error)}}
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     return {"error": {**error.to_dict(), "message": str(error), "type": kind, "param": None}}
 
 
-def error_response(error: ArtError, *, openai: bool) -> JSONResponse:
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""Anthropic's `error.type` by HTTP status, as its API reference lists them."""
+
+
+def error_response(error: ArtError, shape: Shape) -> JSONResponse:
     headers: dict[str, str] = {}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, Overloaded):
         headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
-    return JSONResponse(error_body(error, openai=openai), status_code=error.status, headers=headers)
+    return JSONResponse(error_body(error, shape), status_code=error.status, headers=headers)

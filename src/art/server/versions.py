@@ -22,6 +22,7 @@ from art.server.self_check import check_adapter
 from art.store.records import ModelRow
 from art.store.store import Store
 from art.tokens.bridge import Proof, prove, turn_end
+from art.tokens.formats import Formats, choose_formats
 from art.tokens.renderer import Renderer
 from art.types.jobs import CheckpointInfo
 
@@ -38,6 +39,8 @@ class ModelEntry:
     row: ModelRow
     renderer: Renderer
     proof: Proof
+    formats: Formats
+    """How the model writes tool calls and reasoning."""
     context_length: int
     checkpoints: dict[int, CheckpointInfo] = field(default_factory=dict)
     step: int = 0
@@ -116,8 +119,16 @@ class Versions:
     async def add(self, row: ModelRow) -> ModelEntry:
         """Make a registered model servable. ConfigError when its template cannot be served as it is configured."""
         renderer, proof = await self._renderer(row)
+        config = row.config
         entry = ModelEntry(
-            row=row, renderer=renderer, proof=proof, context_length=row.base.context_length, step=row.step
+            row=row,
+            renderer=renderer,
+            proof=proof,
+            formats=choose_formats(
+                renderer, tool_parser=config.tool_parser, reasoning_parser=config.reasoning_parser
+            ),
+            context_length=row.base.context_length,
+            step=row.step,
         )
         for checkpoint in await self._store.list_checkpoints(row.project, row.name):
             entry.checkpoints[checkpoint.info.step] = checkpoint.info

@@ -120,16 +120,17 @@ class Tokenizer:
             return bytes([int(piece[3:5], 16)])
         return str(piece).replace("\u2581", " ").encode()
 
-    def detokenizer(self) -> Detokenizer:
-        """A fresh incremental detokeniser."""
-        return Detokenizer(self)
+    def detokenizer(self, *, keep: frozenset[int] = frozenset()) -> Detokenizer:
+        """A fresh incremental detokeniser. `keep`: special tokens whose names are part of the text."""
+        return Detokenizer(self, keep)
 
 
 class Detokenizer:
     """Tokens in, text out, never half a character. The pieces joined are the text of all tokens."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, keep: frozenset[int] = frozenset()) -> None:
         self._tokenizer = tokenizer
+        self._keep = keep
         self._token_ids: list[int] = []
         # Decoding starts at `_start`, so that what a token means after its neighbours is kept; the text up
         # to `_done` has been given out.
@@ -138,12 +139,20 @@ class Detokenizer:
 
     def feed(self, token_id: int) -> str:
         """The text that has become certain; "" while a character is unfinished."""
+        if token_id in self._keep:
+            return self._special(token_id)
         self._token_ids.append(token_id)
         return self._advance(force=len(self._token_ids) - self._done > MAX_PENDING_TOKENS)
 
     def finish(self) -> str:
         """What was held back; an unfinished character becomes U+FFFD."""
         return self._advance(force=True)
+
+    def _special(self, token_id: int) -> str:
+        """A kept special token ends what stands before it; what follows is decoded anew."""
+        before = self._advance(force=True)
+        self._token_ids, self._start, self._done = [], 0, 0
+        return before + self._tokenizer.decode([token_id], skip_special=False)
 
     def _advance(self, *, force: bool) -> str:
         before = self._tokenizer.decode(self._token_ids[self._start : self._done])

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from art.types.messages import FunctionCall, Message, Tool, ToolCall
+from art.types.messages import FunctionCall, Message, Piece, Thought, Tool, ToolCall
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
@@ -73,7 +73,7 @@ class ToolParser:
         self._fresh = True
         self._calls = 0
 
-    def feed(self, text: str) -> list[str | ToolCall]:
+    def feed(self, text: str) -> list[Piece]:
         """The pieces that have become certain."""
         self._pending += text
         if self._plain is None:
@@ -83,9 +83,9 @@ class ToolParser:
             self._plain = start[0] in "{["
         return [] if self._plain else self._tagged()
 
-    def finish(self) -> list[str | ToolCall]:
+    def finish(self) -> list[Piece]:
         """What was held back, at the end of the completion."""
-        out: list[str | ToolCall] = []
+        out: list[Piece] = []
         if self._plain:
             calls = self._plain_calls(self._pending)
             if calls:
@@ -103,8 +103,8 @@ class ToolParser:
         self._space = ""
         return _merged(out)
 
-    def _tagged(self) -> list[str | ToolCall]:
-        out: list[str | ToolCall] = []
+    def _tagged(self) -> list[Piece]:
+        out: list[Piece] = []
         while True:
             tag = CLOSE if self._inside else OPEN
             before, found, after = self._pending.partition(tag)
@@ -119,7 +119,7 @@ class ToolParser:
             self._pending = self._pending[len(self._pending) - held :]
         return _merged(out)
 
-    def _text(self, text: str) -> list[str | ToolCall]:
+    def _text(self, text: str) -> list[Piece]:
         if not text:
             return []
         if self._fresh and not text.strip():
@@ -128,7 +128,7 @@ class ToolParser:
         out, self._space, self._fresh = self._space + text, "", False
         return [out]
 
-    def _call(self, body: str, *, raw: str) -> list[str | ToolCall]:
+    def _call(self, body: str, *, raw: str) -> list[Piece]:
         call = parse_call(body)
         if call is None:
             return self._text(raw)
@@ -176,9 +176,9 @@ def _begun(text: str, tag: str) -> int:
     return next((n for n in range(min(len(tag) - 1, len(text)), 0, -1) if tag.startswith(text[-n:])), 0)
 
 
-def _merged(pieces: list[str | ToolCall]) -> list[str | ToolCall]:
+def _merged(pieces: list[Piece]) -> list[Piece]:
     """Neighbouring texts as one."""
-    out: list[str | ToolCall] = []
+    out: list[Piece] = []
     for piece in pieces:
         if isinstance(piece, str) and out and isinstance(out[-1], str):
             out[-1] += piece
@@ -187,10 +187,14 @@ def _merged(pieces: list[str | ToolCall]) -> list[str | ToolCall]:
     return out
 
 
-def assistant_message(pieces: Sequence[str | ToolCall], *, parallel: bool = True) -> Message:
-    """The pieces of one completion as a message. `parallel=False` keeps the first call only."""
+def assistant_message(pieces: Sequence[Piece]) -> Message:
+    """The pieces of one completion as a message."""
     text = "".join(piece for piece in pieces if isinstance(piece, str))
+    thoughts = [piece.text for piece in pieces if isinstance(piece, Thought)]
     calls = tuple(piece for piece in pieces if isinstance(piece, ToolCall))
-    if not parallel:
-        calls = calls[:1]
-    return Message(role="assistant", content=text if text or not calls else None, tool_calls=calls)
+    return Message(
+        role="assistant",
+        content=text if text or not calls else None,
+        reasoning="".join(thoughts) if thoughts else None,
+        tool_calls=calls,
+    )

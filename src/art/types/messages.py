@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -68,6 +69,26 @@ class ToolCall(BaseModel):
     id: str = ""
     type: Literal["function"] = "function"
     function: FunctionCall
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """A piece of the model's reasoning."""
+
+    text: str
+
+
+Piece = str | Thought | ToolCall
+"""What a completion consists of, in order: text, reasoning, whole tool calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Whether the model may or must call a tool."""
+
+    mode: Literal["auto", "none", "required", "named"] = "auto"
+    """`none`: calls stay text. `required`: at least one call. `named`: a call of `name`."""
+    name: str | None = None
 
 
 class Message(BaseModel):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -121,21 +121,55 @@ class PackedLinear:
 
 
 @dataclass(frozen=True, slots=True)
+class MklLinear:
+    """The weight in MKL's packed layout (float32): 20 to 25 % faster than oneDNN's at 32 and 64 rows, and as fast
+    as the plain one at a single row.
+
+    One packed weight serves any number of rows: MKL's reference for `cblas_sgemm_pack` asks for the same layout and
+    number of threads in packing and computing, not for the same number of rows. torch's operator computes with it
+    only when it is told the number of rows at hand, and otherwise falls back to `shape_O_I`, which is a weight in
+    size alone.
+    """
+
+    packed: Tensor
+    shape_O_I: Tensor
+    bias_O: Tensor | None
+
+    @classmethod
+    def of(cls, weight_O_I: Tensor, bias_O: Tensor | None) -> MklLinear:
+        """`weight_O_I` is float32 on the CPU."""
+        weight = weight_O_I.contiguous()
+        packed = torch.ops.mkl._mkl_reorder_linear_weight(weight, MKL_ROWS)
+        return cls(packed, weight.new_full((1,), torch.nan).expand(weight.shape), bias_O)
+
+    def __call__(self, x_T_I: Tensor) -> Tensor:
+        return torch.ops.mkl._mkl_linear(x_T_I, self.packed, self.shape_O_I, self.bias_O, len(x_T_I))
+
+
+MKL_ROWS = 64
+"""Rows for which weights are packed."""
+
+Packing = Literal["none", "onednn", "mkl"]
+"""Layouts of weights on the CPU. The operators are torch's own, so each is tried before it is chosen."""
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """Where and in which form weights and activations live."""
 
     device: torch.device
     dtype: torch.dtype
-    pack: bool
-    """Use oneDNN's blocked layout. It is a private operator of torch, so its presence is checked."""
+    pack: Packing
     keep_plain: bool = False
-    """Keep the plain layout beside the blocked one, for single rows; costs the weights' memory once more."""
+    """Keep the plain layout beside oneDNN's, for single rows; costs the weights' memory once more."""
 
     def linear(self, weight_O_I: Tensor, bias_O: Tensor | None) -> Linear:
         """A linear layer of a weight and bias in any dtype."""
         weight = weight_O_I.to(self.device, self.dtype)
         bias = None if bias_O is None else bias_O.to(self.device, self.dtype)
-        if self.pack:
+        if self.pack == "mkl":
+            return MklLinear.of(weight, bias)
+        if self.pack == "onednn":
             weight = weight.contiguous()
             packed = torch.ops.mkldnn._reorder_linear_weight(weight)
             return PackedLinear(packed, bias, weight if self.keep_plain else None)
@@ -151,10 +185,10 @@ def choose_placement(dtype: str) -> tuple[Placement, list[str]]:
     chosen = {"fp32": torch.float32, "bf16": torch.bfloat16}.get(dtype)
     if chosen is None:
         raise ConfigError(f"dtype {dtype!r} is unknown", hint="auto, fp32 or bf16")
-    pack = device.type == "cpu" and _can_pack(chosen)
+    pack = _packing(chosen) if device.type == "cpu" else "none"
     notes = [f"dtype {dtype}: {reason}"]
-    if device.type == "cpu" and not pack:
-        notes.append("weights are not prepacked: this build of torch has no oneDNN linear")
+    if device.type == "cpu" and pack == "none":
+        notes.append("weights are not prepacked: this build of torch has neither MKL's nor oneDNN's linear")
     return Placement(device, chosen, pack), notes
 
 
@@ -170,17 +204,23 @@ def _auto_dtype(device: torch.device) -> tuple[str, str]:
     return "fp32", "the CPU has neither AMX nor AVX512-BF16, so bf16 would be slower"
 
 
-def _can_pack(dtype: torch.dtype) -> bool:
-    """Try the operators on a small weight: they are torch's own, without a promise for the next release."""
-    if not torch.backends.mkldnn.is_available():
-        return False
-    weight, x = torch.ones(32, 32, dtype=dtype), torch.ones(2, 32, dtype=dtype)
-    try:
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-        y = torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
-    except (AttributeError, RuntimeError):
-        return False
-    return bool((y == 32).all())
+def _packing(dtype: torch.dtype) -> Packing:
+    """The fastest layout that this build of torch computes with, and computes right for any number of rows."""
+    weight = torch.arange(96 * 80, dtype=dtype).remainder(7).view(96, 80)
+    bias = torch.arange(96, dtype=dtype)
+    candidates: list[Packing] = ["mkl", "onednn"] if dtype == torch.float32 else ["onednn"]
+    for pack in candidates:
+        try:
+            layer = Placement(torch.device("cpu"), dtype, pack).linear(weight, bias)
+            for rows in (1, 2, 17, MKL_ROWS, 200):
+                x = torch.ones(rows, 80, dtype=dtype)
+                if not torch.allclose(layer(x), functional.linear(x, weight, bias)):
+                    break
+            else:
+                return pack
+        except (AttributeError, RuntimeError):
+            continue
+    return "none"
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from typing import Any
 
+from art.errors import ArtError
 from art.server.calls import CallPlan
 from art.server.capture import Choice, Completed
 from art.server.generation import Delta
+from art.server.responses import error_body
 from art.server.streaming import DONE, sse
 from art.tokens.tokenizer import Tokenizer
-from art.types.messages import ToolCall
+from art.types.messages import Thought, ToolCall
 from art.types.tokens import ArtField
 
 LOWEST_LOGPROB = -9999.0
@@ -25,6 +27,8 @@ def completion(done: Completed) -> dict[str, Any]:
     for choice in done.choices:
         message = choice.message
         content: dict[str, Any] = {"role": "assistant", "content": message.content, "refusal": None}
+        if message.reasoning is not None:
+            content["reasoning_content"] = message.reasoning
         if message.tool_calls:
             content["tool_calls"] = [call.model_dump() for call in message.tool_calls]
         choices.append(
@@ -66,7 +70,7 @@ def finish_reason(choice: Choice) -> str:
     return choice.finish_reason if choice.finish_reason in known else "length"
 
 
-def usage(plan: CallPlan, choices: list[Choice]) -> dict[str, Any]:
+def usage(plan: CallPlan, choices: Sequence[Choice]) -> dict[str, Any]:
     """Token counts; cached ones are prompt tokens that the engine did not compute again."""
     prompt = len(plan.prompt.token_ids)
     sampled = sum(len(choice.token_ids) for choice in choices)
@@ -102,8 +106,11 @@ def _token(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
 class ChunkWriter:
     """Deltas -> chunks. Every token stands in exactly one chunk, at the latest in its choice's last."""
 
-    def __init__(self, plan: CallPlan, choices: list[Choice], created: float) -> None:
+    def __init__(
+        self, plan: CallPlan, choices: Sequence[Choice], created: float, *, include_usage: bool = False
+    ) -> None:
         self._plan = plan
+        self._include_usage = include_usage
         self._choices = choices
         self._created = created
         self._sent = [0] * len(choices)
@@ -120,7 +127,7 @@ class ChunkWriter:
         return out
 
     def delta(self, delta: Delta) -> list[bytes]:
-        """Text and whole tool calls."""
+        """Text, reasoning and whole tool calls."""
         choice = self._choices[delta.choice]
         out = []
         for piece in delta.pieces:
@@ -128,11 +135,13 @@ class ChunkWriter:
                 call = {"index": self._calls[choice.index], **piece.model_dump()}
                 self._calls[choice.index] += 1
                 out.append(sse(self._chunk(choice, {"tool_calls": [call]}, tokens=True)))
+            elif isinstance(piece, Thought):
+                out.append(sse(self._chunk(choice, {"reasoning_content": piece.text}, tokens=True)))
             else:
                 out.append(sse(self._chunk(choice, {"content": piece}, tokens=True)))
         return out
 
-    def closing(self, include_usage: bool) -> list[bytes]:
+    def closing(self, done: Completed) -> list[bytes]:
         """The last chunk of every choice, usage if it was asked for, and the end."""
         out = []
         for choice in self._choices:
@@ -140,10 +149,14 @@ class ChunkWriter:
             chunk["choices"][0]["finish_reason"] = finish_reason(choice)
             chunk["choices"][0]["art"] = art_field(self._plan, choice)
             out.append(sse(chunk))
-        if include_usage:
+        if self._include_usage:
             head = _head(self._plan, "chat.completion.chunk", self._created)
             out.append(sse({**head, "choices": [], "usage": usage(self._plan, self._choices)}))
         return [*out, DONE]
+
+    def failed(self, error: ArtError) -> list[bytes]:
+        """OpenAI's SDK raises what stands under `error` of a chunk."""
+        return [sse(error_body(error, "openai"))]
 
     def _chunk(self, choice: Choice, delta: dict[str, Any], *, tokens: bool = False) -> dict[str, Any]:
         body: dict[str, Any] = {"index": choice.index, "delta": delta, "finish_reason": None}
@@ -153,9 +166,3 @@ class ChunkWriter:
             body["token_ids"] = choice.token_ids[start:]
             self._sent[choice.index] = len(choice.token_ids)
         return {**_head(self._plan, "chat.completion.chunk", self._created), "choices": [body]}
-
-
-async def replayed(done: Completed) -> AsyncIterator[Delta]:
-    """The deltas of a call that was recorded before."""
-    for choice in done.choices:
-        yield Delta(choice.index, choice.pieces)

@@ -5,15 +5,15 @@ An option is used, or it changes nothing about the sampled text and is accepted,
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Any
 
 from art.errors import InvalidInput, UnsupportedOption
-from art.server.body import INT64_MAX
 from art.server.calls import CallRequest
+from art.server.dialects.options import flag, integer, number, refuse_unknown, refuse_unless_neutral
+from art.server.dialects.serving import Ask
 from art.server.sampling import UNSUPPORTED
-from art.types.messages import parse_messages, parse_tools
+from art.types.messages import ToolChoice, parse_messages, parse_tools
 
 MAX_CHOICES = 128
 """As OpenAI's API allows."""
@@ -83,11 +83,9 @@ KNOWN = frozenset({*_READ, *HARMLESS, *NEUTRAL, *UNSUPPORTED})
 
 
 @dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A parsed request: the call, and how it is to be answered."""
+class ChatRequest(Ask):
+    """A parsed chat request."""
 
-    call: CallRequest
-    stream: bool
     include_usage: bool
 
 
@@ -95,12 +93,12 @@ def parse_chat_request(body: object, *, size: int = 0) -> ChatRequest:
     """InvalidInput or UnsupportedOption naming the option that cannot be followed. `size`: bytes of the body."""
     if not isinstance(body, dict):
         raise InvalidInput("the request's body must be a JSON object")
-    _refuse_unknown(body)
+    refuse_unknown(body, KNOWN)
     _refuse_unsupported(body)
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise InvalidInput("`model` must be the name of a model", hint="GET /v1/models lists them")
-    stream = _flag(body, "stream")
+    stream = flag(body, "stream")
     return ChatRequest(
         call=CallRequest(
             model=model,
@@ -108,8 +106,8 @@ def parse_chat_request(body: object, *, size: int = 0) -> ChatRequest:
             tools=parse_tools(body.get("tools")),
             options=_template_options(body),
             asked=_sampling(body),
-            n=_integer(body, "n", 1, MAX_CHOICES) or 1,
-            call_tools=body.get("tool_choice") != "none",
+            n=integer(body, "n", 1, MAX_CHOICES) or 1,
+            tool_choice=ToolChoice("none" if body.get("tool_choice") == "none" else "auto"),
             parallel_tool_calls=body.get("parallel_tool_calls") is not False,
             size=size,
         ),
@@ -118,20 +116,8 @@ def parse_chat_request(body: object, *, size: int = 0) -> ChatRequest:
     )
 
 
-def _refuse_unknown(body: dict[str, Any]) -> None:
-    for name in body:
-        if name not in KNOWN:
-            near = difflib.get_close_matches(name, KNOWN, n=1)
-            raise InvalidInput(
-                f"unknown option `{name}`",
-                hint=f"did you mean `{near[0]}`?" if near else "leave it out: it would be ignored",
-            )
-
-
 def _refuse_unsupported(body: dict[str, Any]) -> None:
-    for name, allowed in NEUTRAL.items():
-        if name in body and body[name] not in allowed:
-            raise UnsupportedOption(f"`{name}` is not supported", hint=f"leave `{name}` out")
+    refuse_unless_neutral(body, NEUTRAL)
     form = body.get("response_format")
     kind = form.get("type") if isinstance(form, dict) else form
     if kind not in (None, "text"):
@@ -153,24 +139,24 @@ def _sampling(body: dict[str, Any]) -> dict[str, Any]:
     """The sampling options that are given, checked. None counts as not given, as in OpenAI's API."""
     asked: dict[str, Any] = {}
     for name, low, high in (("temperature", 0.0, 100.0), ("top_p", 0.0, 1.0)):
-        value = _number(body, name, low, high)
+        value = number(body, name, low, high)
         if value is not None:
             asked[name] = value
     if asked.get("top_p") == 0.0:
         raise InvalidInput("`top_p` must be over 0", hint="temperature=0 is greedy")
-    limit = _integer(body, "max_completion_tokens", 1, None)
-    limit = limit if limit is not None else _integer(body, "max_tokens", 1, None)
-    top_k = _integer(body, "top_k", -1, None)
+    limit = integer(body, "max_completion_tokens", 1, None)
+    limit = limit if limit is not None else integer(body, "max_tokens", 1, None)
+    top_k = integer(body, "top_k", -1, None)
     for name, found in (
         ("max_tokens", limit),
-        ("seed", _integer(body, "seed", None, None)),
+        ("seed", integer(body, "seed", None, None)),
         ("top_k", max(top_k, 0) if top_k is not None else None),  # vLLM's clients write -1 for off
-        ("top_logprobs", _integer(body, "top_logprobs", 0, MAX_TOP_LOGPROBS)),
+        ("top_logprobs", integer(body, "top_logprobs", 0, MAX_TOP_LOGPROBS)),
         ("stop", _stops(body) or None),
     ):
         if found is not None:
             asked[name] = found
-    _flag(body, "logprobs")  # they are always there; the type is checked all the same
+    flag(body, "logprobs")  # they are always there; the type is checked all the same
     for name in UNSUPPORTED:
         if body.get(name) is not None:
             asked[name] = body[name]
@@ -211,38 +197,3 @@ def _include_usage(body: dict[str, Any]) -> bool:
         name = next(iter(unknown), "continuous_usage_stats")
         raise UnsupportedOption(f"`stream_options.{name}` is not supported", hint="leave it out")
     return bool(options.get("include_usage"))
-
-
-def _flag(body: dict[str, Any], name: str) -> bool:
-    value = body.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise InvalidInput(f"`{name}` must be true or false, not {value!r}")
-    return bool(value)
-
-
-def _integer(body: dict[str, Any], name: str, low: int | None, high: int | None) -> int | None:
-    value = body.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidInput(f"`{name}` must be an integer, not {value!r}")
-    # No engine and no store takes more than 64 bits.
-    _check_range(name, value, -INT64_MAX if low is None else low, INT64_MAX if high is None else high)
-    return value
-
-
-def _number(body: dict[str, Any], name: str, low: float, high: float) -> float | None:
-    value = body.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
-        raise InvalidInput(f"`{name}` must be a number, not {value!r}")
-    _check_range(name, value, low, high)  # before the conversion: an integer may be too large for a float
-    return float(value)
-
-
-def _check_range(name: str, value: float, low: float, high: float) -> None:
-    if value < low:
-        raise InvalidInput(f"`{name}` is {str(value)[:40]}, the least is {low}")
-    if value > high:
-        raise InvalidInput(f"`{name}` is {str(value)[:40]}, the most is {high}")

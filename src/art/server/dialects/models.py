@@ -30,7 +30,7 @@ async def list_models(request: Request) -> Response:
     try:
         gateway, project = _seen(request)
     except ArtError as error:
-        return error_response(error, openai=True)
+        return error_response(error, "openai")
     entries = gateway.versions.entries(project)
     return JSONResponse({"object": "list", "data": [_model(entry, entry.step) for entry in entries]})
 
@@ -41,7 +41,7 @@ async def get_model(request: Request) -> Response:
         gateway, project = _seen(request)
         entry, step = gateway.versions.resolve(request.path_params["model"], project)
     except ArtError as error:
-        return error_response(error, openai=True)
+        return error_response(error, "openai")
     return JSONResponse(_model(entry, step))
 
 

@@ -1,0 +1,264 @@
+"""How a request in any dialect becomes a recorded call and an answer. What differs between dialects is a `Dialect`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from art.errors import ArtError, Conflict, DeadlineExceeded, InvalidInput
+from art.server.auth import Principal
+from art.server.body import MAX_INFERENCE_BYTES, bounded_body, read_json, reading, whole_number
+from art.server.calls import CallPlan, CallRequest, plan_call
+from art.server.capture import Choice, Completed
+from art.server.generation import CallRun, Delta
+from art.server.responses import error_response, shape_of
+from art.server.session import CallHeaders, Session
+from art.server.state import Gateway
+from art.server.streaming import ClientGone, EventStream, answer_or_gone
+from art.store.records import Role
+
+HEAD_START_SECONDS = 5.0
+"""How long a stream's status waits for the first token: an error until then is still a proper HTTP error."""
+MAX_ANSWERS = 256
+"""Answers a session keeps for repeated Idempotency-Keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A parsed request: the call, and how it is to be answered. Dialects subclass it for what else they need."""
+
+    call: CallRequest
+    stream: bool
+
+
+A = TypeVar("A", bound=Ask)
+A_contra = TypeVar("A_contra", bound=Ask, contravariant=True)
+
+
+class Writer(Protocol):
+    """A streamed answer in one dialect. Each method returns the events to send, as bytes."""
+
+    def opening(self) -> list[bytes]:
+        """Before the first token."""
+        ...
+
+    def delta(self, delta: Delta) -> list[bytes]:
+        """What a choice says next."""
+        ...
+
+    def closing(self, done: Completed) -> list[bytes]:
+        """When the call is whole and recorded."""
+        ...
+
+    def failed(self, error: ArtError) -> list[bytes]:
+        """When the call ended by an error after the answer had begun."""
+        ...
+
+
+class Dialect(Protocol[A]):
+    """What a protocol's requests and answers look like."""
+
+    def parse(self, body: object, *, size: int) -> A:
+        """The request. InvalidInput or UnsupportedOption naming the option that cannot be followed."""
+        ...
+
+    async def resolve(self, ask: A, gateway: Gateway, principal: Principal) -> A:
+        """Fill in what the request refers to and only the store knows (an earlier answer). Most dialects return `ask`."""
+        ...
+
+    def whole(self, ask: A, done: Completed) -> dict[str, Any]:
+        """The answer in one piece."""
+        ...
+
+    def writer(self, ask: A, plan: CallPlan, choices: Sequence[Choice], created: float) -> Writer:
+        """The answer as a stream. `choices` grow while the call runs; `created` is Unix time."""
+        ...
+
+
+async def serve(request: Request, dialect: Dialect[A]) -> Response:
+    """Answer one request; errors in the dialect's shape."""
+    try:
+        return await _Serving(request, dialect).respond()
+    except ArtError as error:
+        return error_response(error, shape_of(request.url.path))
+    except ClientGone:
+        return Response(status_code=499)  # nobody reads it; nginx's number for it
+
+
+class _Serving(Generic[A]):
+    """One request on its way."""
+
+    def __init__(self, request: Request, dialect: Dialect[A]) -> None:
+        self._request = request
+        self._dialect = dialect
+        self._gateway: Gateway = request.app.state.gateway
+        self._principal: Principal = request.state.principal
+
+    async def respond(self) -> Response:
+        gateway, request = self._gateway, self._request
+        self._principal.require(Role.INFER)
+        raw = await bounded_body(request, min(gateway.settings.max_body_bytes, MAX_INFERENCE_BYTES))
+        sessions = gateway.sessions
+        ask = await sessions.off_loop.run(len(raw), self._read, raw)
+        ask = await self._dialect.resolve(ask, gateway, self._principal)
+        digests = await sessions.off_loop.run(len(raw), ask.call.digests)
+        headers = call_headers(request)
+        located = await sessions.locate(
+            headers, self._principal, ask.call.model, digests=digests, messages=ask.call.messages
+        )
+        answer = _Answer(located.session, request.headers.get("idempotency-key"), raw)
+        with located.session.inside():
+            # A session's calls are planned and started one by one, so that they keep their order.
+            async with located.session.planning:
+                earlier = answer.earlier()
+                if earlier is None:
+                    with reading("the request"):
+                        plan = await plan_call(sessions, ask.call, located, digests, agent=headers.agent)
+                    run = CallRun(plan, versions=gateway.versions, sessions=sessions, store=gateway.store)
+                    answer.keep(run.start())
+        if earlier is not None:
+            return await self._repeat(ask, earlier)
+        if ask.stream:
+            return await self._stream(ask, run)
+        try:
+            return JSONResponse(self._dialect.whole(ask, await answer_or_gone(request, run.result())))
+        except (ClientGone, asyncio.CancelledError):
+            await run.cancel()
+            raise
+
+    def _read(self, raw: bytes) -> A:
+        body = read_json(raw)
+        with reading("the request"):
+            return self._dialect.parse(body, size=len(raw))
+
+    async def _stream(self, ask: A, run: CallRun) -> Response:
+        """Stream a running call. An error before the first token is answered as one."""
+        deltas = run.deltas()
+        first = asyncio.ensure_future(anext(deltas, None))
+        try:
+            await answer_or_gone(self._request, _head_start(first))
+            if first.done() and first.result() is None:
+                await run.result()  # raises what ended the call before it said anything
+        except (ClientGone, asyncio.CancelledError):
+            first.cancel()
+            await run.cancel()
+            raise
+        writer = self._dialect.writer(ask, run.plan, run.choices, run.times.started)
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for chunk in writer.opening():
+                yield chunk
+            try:
+                delta = await first
+                while delta is not None:
+                    for chunk in writer.delta(delta):
+                        yield chunk
+                    delta = await anext(deltas, None)
+                done = await run.result()
+            except ArtError as error:
+                for chunk in writer.failed(error):
+                    yield chunk
+                return
+            for chunk in writer.closing(done):
+                yield chunk
+
+        return EventStream(chunks(), on_gone=run.cancel)
+
+    async def _repeat(self, ask: A, earlier: asyncio.Future[Completed]) -> Response:
+        """Answer with what the same request got before; waits while that one still runs."""
+
+        async def wait() -> Completed:
+            async with asyncio.timeout(self._gateway.settings.call_seconds):
+                return await asyncio.shield(earlier)
+
+        try:
+            done = await answer_or_gone(self._request, wait())
+        except TimeoutError:
+            raise DeadlineExceeded("the first request with this Idempotency-Key is still running") from None
+        if not ask.stream:
+            return JSONResponse(self._dialect.whole(ask, done))
+        writer = self._dialect.writer(ask, done.plan, done.choices, done.created)
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for chunk in writer.opening():
+                yield chunk
+            for choice in done.choices:
+                for chunk in writer.delta(Delta(choice.index, choice.pieces)):
+                    yield chunk
+            for chunk in writer.closing(done):
+                yield chunk
+
+        async def nothing() -> None:
+            return None
+
+        return EventStream(chunks(), on_gone=nothing)
+
+
+async def _head_start(first: asyncio.Future[Delta | None]) -> None:
+    await asyncio.wait([first], timeout=HEAD_START_SECONDS)
+
+
+def call_headers(request: Request) -> CallHeaders:
+    """What URL and headers say about the rollout. InvalidInput when the member is no number."""
+    given = request.headers
+    text = given.get("x-art-member", "0")
+    member = whole_number(text)
+    if member is None:
+        raise InvalidInput(
+            f"the header X-ART-Member is {text[:80]!r}", hint="a number, 0 for the first member"
+        )
+    return CallHeaders(
+        url_rollout=request.path_params.get("rollout"),
+        rollout=given.get("x-art-rollout"),
+        project=given.get("x-art-project"),
+        scenario=given.get("x-art-scenario"),
+        group=given.get("x-art-group"),
+        member=member,
+        agent=given.get("x-art-agent"),
+    )
+
+
+class _Answer:
+    """The place of one request's answer among its session's, by Idempotency-Key."""
+
+    def __init__(self, session: Session, key: str | None, raw: bytes) -> None:
+        # Without an owner there is no session that both requests could be known to belong to.
+        self._key = None if session.row.implicit else key
+        self._answers = session.answers
+        self._digest = hashlib.sha256(raw).hexdigest()
+
+    def earlier(self) -> asyncio.Future[Completed] | None:
+        """The answer to the same request. Conflict when the key came with another one."""
+        if self._key is None or self._key not in self._answers:
+            return None
+        digest, answer = self._answers[self._key]
+        if digest != self._digest:
+            raise Conflict(
+                f"the Idempotency-Key {self._key!r} was used for another request",
+                hint="a key belongs to one request; make a new one for each",
+            )
+        return answer
+
+    def keep(self, run: CallRun) -> None:
+        """Remember the answer once it is whole; one that failed is forgotten, so that it can be tried again."""
+        if self._key is None:
+            return
+        key, answers = self._key, self._answers
+        answer: asyncio.Future[Completed] = asyncio.ensure_future(run.result())
+        while len(answers) >= MAX_ANSWERS:
+            del answers[next(iter(answers))]
+        answers[key] = (self._digest, answer)
+
+        def ended(task: asyncio.Future[Completed]) -> None:
+            if (task.cancelled() or task.exception() is not None) and answers.get(key, ("", None))[1] is task:
+                with contextlib.suppress(KeyError):
+                    del answers[key]
+
+        answer.add_done_callback(ended)
