@@ -33,7 +33,7 @@ demo: $(STAMP) ## Train SmolLM2-135M on a tool agent and show before and after (
 	$(BIN)/art demo $(ARGS)
 
 test: $(STAMP) ## Run all tests (ARGS="-k name" for some of them)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 lint: $(STAMP) ## Ruff, strict types, import contracts, limits on long modules and functions
 	$(BIN)/ruff check .
