@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from art.errors import ConfigError
 from art.tokens.renderer import Renderer
-from art.tokens.tools import ToolParser
+from art.tokens.tools import CLOSE, OPEN, ToolParser
 from art.types.messages import Piece, Tool
 
 
@@ -35,6 +35,23 @@ class _Plain:
 
 
 @dataclass(frozen=True, slots=True)
+class CallEnvelope:
+    """What a model writes around a call, for a grammar that makes it call.
+
+    Style `json`: `begin`, then `{"name": ..., "arguments": ...}`, then `end`. Style `named`: `begin`, the name,
+    `separator`, the arguments as a JSON object, `end`.
+    """
+
+    begin: str
+    end: str
+    separator: str = ""
+    """Style `json`: what stands between two calls, each with its own begin and end. Style `named`: between name and arguments."""
+    style: Literal["json", "named"] = "json"
+    arguments: str = "arguments"
+    """The key of the arguments in style `json`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Formats:
     """The formats of one model."""
 
@@ -42,6 +59,10 @@ class Formats:
     reasoning: str
     kept_token_ids: frozenset[int] = frozenset()
     """Special tokens that the parsers read; all others are no text."""
+
+    def call_envelope(self) -> CallEnvelope | None:
+        """How a call is written; None where the format cannot be forced."""
+        return CallEnvelope(begin=f"{OPEN}\n", end=f"\n{CLOSE}", separator="\n")
 
     def parser(self, tools: Sequence[Tool], *, prompt_token_ids: Sequence[int]) -> OutputParser:
         """A fresh parser for one choice. `tools` are those that may be called; the prompt's end tells whether a turn
