@@ -18,6 +18,7 @@ ArtError                          what happened, why, what to do, and a stable c
 │   ├── ServerUnreachable         no answer from the server within the deadline
 │   ├── ServerStartFailed         the child server did not come up
 │   ├── WorkerDied                the engine or trainer process ended or fell silent
+│   ├── UpstreamFailed            a configured upstream gave no usable answer
 │   └── DeadlineExceeded          a wait reached its deadline
 └── TrainingFailed                a training job ended in an error
     └── ParityFailed              trainer and engine disagree about the recorded tokens
@@ -181,6 +182,13 @@ class WorkerDied(InfraError):
     """The engine or trainer process ended, or fell silent past its deadline."""
 
     code = "worker_died"
+
+
+class UpstreamFailed(InfraError):
+    """A configured upstream cannot be reached, refused the server's key, or gave no usable answer."""
+
+    code = "upstream_failed"
+    status = 502
 
 
 class DeadlineExceeded(InfraError):

@@ -29,6 +29,12 @@ def command(
     allowed_host: Annotated[
         list[str] | None, typer.Option(help="A name of this server behind a proxy; repeatable.")
     ] = None,
+    upstream: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another model to pass through to: NAME=URL[,model=...,api_key_env=...]; repeatable."
+        ),
+    ] = None,
     stop_with_clients: Annotated[
         bool, typer.Option("--stop-with-clients", help="Stop when no local program uses it any more.")
     ] = False,
@@ -42,6 +48,7 @@ def command(
       art serve --path runs/weather --port 8000
     """
     from art.config.load import load_config
+    from art.config.upstreams import parse_flag
     from art.errors import ConfigError
 
     try:
@@ -61,6 +68,7 @@ def command(
             "allow_remote": allow_remote or None,
             "allowed_hosts": tuple(allowed_host) if allowed_host else None,
             "stop_with_clients": stop_with_clients or None,
+            "upstreams": dict(map(parse_flag, upstream)) if upstream else None,
         },
         "engine": {"kind": engine},
     }

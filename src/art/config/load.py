@@ -34,6 +34,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "train": TrainConfig,
 }
 _NESTED = ("engine", "trainer")  # sections of their own that ServerConfig holds
+_UNSHOWN = ("upstreams",)  # settings that a person may have written a key into by mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,11 @@ def _build(section: str, values: dict[str, Any], origins: Mapping[str, str]) -> 
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0]) if first["loc"] else ""
         origin = origins.get(f"{section}.{name}", "default")
+        if name in _UNSHOWN:
+            where = ".".join([section, *(str(part) for part in first["loc"])])
+            raise ConfigError(
+                f"the setting {where} is not possible", cause=f"{first['msg']} ({origin})"
+            ) from None
         raise ConfigError(
             f"the setting {section}.{name} cannot be {first['input']!r}", cause=f"{first['msg']} ({origin})"
         ) from error

@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from art.config.engine import EngineConfig, TrainerConfig
+from art.config.upstreams import Upstreams
 
 
 class ServerConfig(BaseModel):
@@ -45,6 +46,8 @@ class ServerConfig(BaseModel):
     """How long running calls get to end after the first SIGTERM; a step in progress always ends."""
     keep_checkpoints: int = Field(5, ge=1)
     """Retention: the last this many steps, beside the latest and the best by validation reward."""
+    upstreams: Upstreams = Field(default_factory=dict)
+    """Other models that requests reach by name (see config/upstreams)."""
     engine: EngineConfig = Field(default_factory=lambda: EngineConfig())
     trainer: TrainerConfig = Field(default_factory=lambda: TrainerConfig())
 
