@@ -14,6 +14,7 @@ from art.store.store import Store
 from art.types import wire
 from art.types.policy import RolloutStatus
 from art.types.tokens import CallRecord
+from art.types.upstreams import UpstreamCalls
 
 NEVER_CALLED = "the agent never called the model, so there is nothing to train"
 
@@ -24,6 +25,12 @@ async def open_rollout(call: ApiCall) -> wire.RolloutOpened:
 
 async def get_rollout(call: ApiCall) -> wire.RolloutInfo:
     return await _info(call.gateway.store, await _row(call))
+
+
+async def get_upstream_calls(call: ApiCall) -> UpstreamCalls:
+    """What the rollout's agent asked other models, and what they answered."""
+    row = await _row(call)
+    return UpstreamCalls(calls=await call.gateway.store.upstream_texts_of(row.rollout_id, row.project))
 
 
 async def set_reward(call: ApiCall) -> wire.RolloutInfo:
@@ -63,7 +70,12 @@ async def _row(call: ApiCall) -> RolloutRow:
 async def _info(store: Store, row: RolloutRow) -> wire.RolloutInfo:
     calls = await store.calls_of(row.rollout_id)
     values = row.model_dump(include=set(wire.RolloutInfo.model_fields))
-    return wire.RolloutInfo(**values, calls=calls, messages=await main_branch(store, calls))
+    return wire.RolloutInfo(
+        **values,
+        calls=calls,
+        upstream_calls=await store.upstream_calls_of(row.rollout_id, row.project),
+        messages=await main_branch(store, calls),
+    )
 
 
 async def main_branch(store: Store, calls: list[CallRecord]) -> list[dict[str, Any]]:
@@ -98,6 +110,10 @@ ROUTES = [
         request=wire.OpenRollout, response=wire.RolloutOpened, changes=True,
     ),
     ApiRoute("GET", _ROLLOUT, Role.ROLLOUT, get_rollout, "One rollout", response=wire.RolloutInfo),
+    ApiRoute(
+        "GET", f"{_ROLLOUT}/upstream_calls", Role.ROLLOUT, get_upstream_calls,
+        "Calls that were passed on to upstreams", response=UpstreamCalls,
+    ),
     ApiRoute(
         "POST", f"{_ROLLOUT}/reward", Role.ROLLOUT, set_reward, "Set the reward; may be repeated and come late",
         request=wire.SetReward, response=wire.RolloutInfo, changes=True,

@@ -99,6 +99,16 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (scope, key)
         ) STRICT""",
     ),
+    (
+        """CREATE TABLE upstream_calls (
+            call_id TEXT PRIMARY KEY, rollout_id TEXT, project TEXT, key_id TEXT, agent TEXT,
+            upstream TEXT NOT NULL, model TEXT NOT NULL, route TEXT NOT NULL,
+            outcome TEXT NOT NULL, status INTEGER, error TEXT NOT NULL, usage TEXT NOT NULL,
+            started_at REAL NOT NULL, first_byte_at REAL, finished_at REAL,
+            request TEXT NOT NULL, answer TEXT NOT NULL
+        ) STRICT""",
+        "CREATE INDEX upstream_calls_by_rollout ON upstream_calls (rollout_id)",
+    ),
 )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from art.store import call_rows, job_rows, key_rows, model_rows, rollout_rows
+from art.store import call_rows, job_rows, key_rows, model_rows, rollout_rows, upstream_rows
 from art.store.blobs import BlobStore
 from art.store.database import Database
 from art.store.records import (
@@ -38,6 +38,7 @@ from art.store.sql import Conn
 from art.types.jobs import CheckpointInfo
 from art.types.policy import RolloutStatus
 from art.types.tokens import BlobRef, CallRecord
+from art.types.upstreams import UpstreamCall, UpstreamCallText
 from art.types.wire import JobEvent, JobResult
 
 DATABASE = "art.db"
@@ -227,6 +228,25 @@ class Store:
     async def read_arrays(self, ref: BlobRef) -> dict[str, np.ndarray]:
         """The token arrays of a call; InvalidInput when the file is damaged."""
         return await asyncio.to_thread(self.blobs.read, ref)
+
+    # -- calls to upstreams
+
+    async def add_upstream_call(
+        self, call: UpstreamCall, *, project: str | None, key_id: str, request: Any, answer: Any
+    ) -> None:
+        """Keep a call that was passed on. `request` and `answer` are JSON-like; None where there is none."""
+        text = self._redact.text({"request": request, "answer": answer})
+        await self._db.write(
+            lambda conn: upstream_rows.add(conn, call, project=project, key_id=key_id, text=text)
+        )
+
+    async def upstream_calls_of(self, rollout_id: str, project: str) -> list[UpstreamCall]:
+        """A rollout's calls to upstreams in the order they ended."""
+        return await self._db.read(lambda conn: upstream_rows.of_rollout(conn, rollout_id, project))
+
+    async def upstream_texts_of(self, rollout_id: str, project: str) -> list[UpstreamCallText]:
+        """The same, with what was asked and answered."""
+        return await self._db.read(lambda conn: upstream_rows.text_of_rollout(conn, rollout_id, project))
 
     # -- jobs
 

@@ -12,6 +12,7 @@ Routes (role that may call it):
     GET    /api/v1/models/{project}/{name}/history          infer           -> HistoryRows
     POST   /api/v1/rollouts          OpenRollout            rollout         -> RolloutOpened
     GET    /api/v1/rollouts/{id}                            rollout         -> RolloutInfo
+    GET    /api/v1/rollouts/{id}/upstream_calls             rollout         -> UpstreamCalls
     POST   /api/v1/rollouts/{id}/reward   SetReward         rollout         -> RolloutInfo    (idempotent)
     POST   /api/v1/rollouts/{id}/finish   FinishRollout     rollout         -> RolloutInfo    (idempotent)
     POST   /api/v1/jobs              SubmitTrain            train           -> JobInfo        (Idempotency-Key)
@@ -39,6 +40,7 @@ from art.config.model import ModelConfig
 from art.config.train import TrainConfig
 from art.types.policy import Limits, Purpose, RolloutStatus, Sampling
 from art.types.tokens import CallRecord
+from art.types.upstreams import UpstreamCall
 
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 """What the store's columns take."""
@@ -256,6 +258,7 @@ class RolloutInfo(BaseModel):
     created_at: float = 0.0
     ended_at: float | None = None
     calls: list[CallRecord] = Field(default_factory=list)
+    upstream_calls: list[UpstreamCall] = Field(default_factory=list)
     messages: list[dict[str, Any]] = Field(default_factory=list)
     """The main branch as chat messages; assistant messages carry their choice as `choice`."""
 
