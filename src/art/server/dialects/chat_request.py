@@ -10,15 +10,20 @@ from typing import Any
 
 from art.errors import InvalidInput, UnsupportedOption
 from art.server.calls import CallRequest
-from art.server.dialects.options import flag, integer, number, refuse_unknown, refuse_unless_neutral
+from art.server.dialects.options import (
+    flag,
+    integer,
+    refuse_unknown,
+    refuse_unless_neutral,
+    sampling_options,
+    template_options,
+)
 from art.server.dialects.serving import Ask
 from art.server.sampling import UNSUPPORTED
 from art.types.messages import ToolChoice, parse_messages, parse_tools
 
 MAX_CHOICES = 128
 """As OpenAI's API allows."""
-MAX_STOPS = 16
-MAX_TOP_LOGPROBS = 20
 
 #: Options that do not touch what is sampled.
 HARMLESS = frozenset(
@@ -95,6 +100,7 @@ def parse_chat_request(body: object, *, size: int = 0) -> ChatRequest:
         raise InvalidInput("the request's body must be a JSON object")
     refuse_unknown(body, KNOWN)
     _refuse_unsupported(body)
+    flag(body, "logprobs")  # they are always there; the type is checked all the same
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise InvalidInput("`model` must be the name of a model", hint="GET /v1/models lists them")
@@ -104,8 +110,8 @@ def parse_chat_request(body: object, *, size: int = 0) -> ChatRequest:
             model=model,
             messages=parse_messages(body.get("messages")),
             tools=parse_tools(body.get("tools")),
-            options=_template_options(body),
-            asked=_sampling(body),
+            options=template_options(body, body.get("reasoning_effort")),
+            asked=sampling_options(body, "max_completion_tokens", "max_tokens"),
             n=integer(body, "n", 1, MAX_CHOICES) or 1,
             tool_choice=ToolChoice("none" if body.get("tool_choice") == "none" else "auto"),
             parallel_tool_calls=body.get("parallel_tool_calls") is not False,
@@ -133,57 +139,6 @@ def _refuse_unsupported(body: dict[str, Any]) -> None:
             cause="a forced call needs grammar-constrained sampling",
             hint='use "auto" or "none"',
         )
-
-
-def _sampling(body: dict[str, Any]) -> dict[str, Any]:
-    """The sampling options that are given, checked. None counts as not given, as in OpenAI's API."""
-    asked: dict[str, Any] = {}
-    for name, low, high in (("temperature", 0.0, 100.0), ("top_p", 0.0, 1.0)):
-        value = number(body, name, low, high)
-        if value is not None:
-            asked[name] = value
-    if asked.get("top_p") == 0.0:
-        raise InvalidInput("`top_p` must be over 0", hint="temperature=0 is greedy")
-    limit = integer(body, "max_completion_tokens", 1, None)
-    limit = limit if limit is not None else integer(body, "max_tokens", 1, None)
-    top_k = integer(body, "top_k", -1, None)
-    for name, found in (
-        ("max_tokens", limit),
-        ("seed", integer(body, "seed", None, None)),
-        ("top_k", max(top_k, 0) if top_k is not None else None),  # vLLM's clients write -1 for off
-        ("top_logprobs", integer(body, "top_logprobs", 0, MAX_TOP_LOGPROBS)),
-        ("stop", _stops(body) or None),
-    ):
-        if found is not None:
-            asked[name] = found
-    flag(body, "logprobs")  # they are always there; the type is checked all the same
-    for name in UNSUPPORTED:
-        if body.get(name) is not None:
-            asked[name] = body[name]
-    return asked
-
-
-def _stops(body: dict[str, Any]) -> tuple[str, ...]:
-    value = body.get("stop")
-    stops = [value] if isinstance(value, str) else value or []
-    if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
-        raise InvalidInput("`stop` must be a text or a list of texts that are not empty")
-    if len(stops) > MAX_STOPS:
-        raise InvalidInput(f"`stop` holds {len(stops)} texts, at most {MAX_STOPS} are possible")
-    return tuple(stops)
-
-
-def _template_options(body: dict[str, Any]) -> dict[str, Any]:
-    options = body.get("chat_template_kwargs")
-    if options is not None and not isinstance(options, dict):
-        raise InvalidInput("`chat_template_kwargs` must be an object")
-    found = dict(options or {})
-    for name in ("messages", "tools", "add_generation_prompt"):
-        if name in found:
-            raise InvalidInput(f"`chat_template_kwargs` cannot set {name!r}")
-    if body.get("reasoning_effort") is not None:
-        found["reasoning_effort"] = body["reasoning_effort"]
-    return found
 
 
 def _include_usage(body: dict[str, Any]) -> bool:

@@ -8,6 +8,12 @@ from typing import Any
 
 from art.errors import InvalidInput, UnsupportedOption
 from art.server.body import INT64_MAX
+from art.server.sampling import UNSUPPORTED
+
+MAX_TOP_LOGPROBS = 20
+"""As OpenAI's API allows."""
+MAX_STOPS = 16
+"""More stop strings than any agent has been seen to send."""
 
 
 def refuse_unknown(body: Mapping[str, Any], known: Collection[str]) -> None:
@@ -57,6 +63,60 @@ def number(body: Mapping[str, Any], name: str, low: float, high: float) -> float
         raise InvalidInput(f"`{name}` must be a number, not {value!r}")
     _check_range(name, value, low, high)  # before the conversion: an integer may be too large for a float
     return float(value)
+
+
+def sampling_options(body: Mapping[str, Any], *limits: str) -> dict[str, Any]:
+    """The sampling options that are given, checked. None counts as not given, as in OpenAI's API.
+
+    `limits`: names of the option that bounds the new tokens; the first that is given holds.
+    """
+    asked: dict[str, Any] = {}
+    for name, low, high in (("temperature", 0.0, 100.0), ("top_p", 0.0, 1.0)):
+        value = number(body, name, low, high)
+        if value is not None:
+            asked[name] = value
+    if asked.get("top_p") == 0.0:
+        raise InvalidInput("`top_p` must be over 0", hint="temperature=0 is greedy")
+    bounds = [bound for name in limits if (bound := integer(body, name, 1, None)) is not None]
+    top_k = integer(body, "top_k", -1, None)
+    for name, found in (
+        ("max_tokens", bounds[0] if bounds else None),
+        ("seed", integer(body, "seed", None, None)),
+        ("top_k", max(top_k, 0) if top_k is not None else None),  # vLLM's clients write -1 for off
+        ("top_logprobs", integer(body, "top_logprobs", 0, MAX_TOP_LOGPROBS)),
+        ("stop", stop_strings(body) or None),
+    ):
+        if found is not None:
+            asked[name] = found
+    for name in UNSUPPORTED:
+        if body.get(name) is not None:
+            asked[name] = body[name]
+    return asked
+
+
+def stop_strings(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """`stop` as texts; none where it is not given."""
+    value = body.get("stop")
+    stops = [value] if isinstance(value, str) else value or []
+    if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
+        raise InvalidInput("`stop` must be a text or a list of texts that are not empty")
+    if len(stops) > MAX_STOPS:
+        raise InvalidInput(f"`stop` holds {len(stops)} texts, at most {MAX_STOPS} are possible")
+    return tuple(stops)
+
+
+def template_options(body: Mapping[str, Any], effort: object) -> dict[str, Any]:
+    """`chat_template_kwargs` as variables of the chat template, and the reasoning effort as one of them."""
+    options = body.get("chat_template_kwargs")
+    if options is not None and not isinstance(options, dict):
+        raise InvalidInput("`chat_template_kwargs` must be an object")
+    found = dict(options or {})
+    for name in ("messages", "tools", "add_generation_prompt"):
+        if name in found:
+            raise InvalidInput(f"`chat_template_kwargs` cannot set {name!r}")
+    if effort is not None:
+        found["reasoning_effort"] = effort
+    return found
 
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:
