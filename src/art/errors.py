@@ -12,8 +12,10 @@ ArtError                          what happened, why, what to do, and a stable c
 ├── Unauthorized                  no key, or a wrong one
 │   └── Forbidden                 a known key without the right, or a name that is not the server's
 ├── Conflict                      the thing exists or is in a state that forbids the request
+│   └── NoTrajectory              a trajectory was asked for where none is made (also a RuntimeError)
 ├── Overloaded                    a bounded queue is full; try again after a while
 ├── LimitReached                  a rollout has used what its limits allow
+├── AgentFailed                   an agent in a process of its own ended without a result
 ├── InfraError                    a part of ART failed, not the agent and not its input
 │   ├── ServerUnreachable         no answer from the server within the deadline
 │   ├── ServerStartFailed         the child server did not come up
@@ -125,6 +127,12 @@ class Conflict(ArtError):
     status = 409
 
 
+class NoTrajectory(Conflict, RuntimeError):
+    """A trajectory was asked for outside of what makes one. Programs catch it as a RuntimeError too."""
+
+    code = "no_trajectory"
+
+
 class Overloaded(ArtError):
     """A bounded queue is full."""
 
@@ -157,6 +165,12 @@ class MethodNotAllowed(InvalidInput):
 
     code = "method_not_allowed"
     status = 405
+
+
+class AgentFailed(ArtError):
+    """An agent that runs in a process of its own was killed, ran out of time, or gave no result."""
+
+    code = "agent_failed"
 
 
 class InfraError(ArtError):
