@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from art.errors import InvalidInput, PromptTooLong
 from art.server.sampling import ResolvedSampling, call_seed, resolve_sampling
 from art.server.session import Session, ending
 from art.server.sessions import Located, Sessions
+from art.server.text_prompt import text_prompt
 from art.server.versions import ModelEntry
-from art.tokens.graph import Node, prefix_digests
+from art.tokens.graph import Match, Node, prefix_digests
 from art.tokens.prompt import Prompt, prompt_after
 from art.types.messages import Message, Tool, ToolChoice
 
@@ -33,6 +34,10 @@ class CallRequest:
     parallel_tool_calls: bool = True
     response_schema: dict[str, Any] | None = None
     """JSON schema that the answer's text must follow; {} is any JSON object. None is free text."""
+    prompt: str | tuple[int, ...] | None = None
+    """Text or tokens to be continued as they are, in place of `messages`, which is then empty until the call is planned."""
+    wishes: dict[str, Any] = field(default_factory=dict)
+    """Variables for chat templates that have them; others take no notice (`settled`)."""
     dialect: str = "openai.chat"
     size: int = 0
     """Bytes of the request; large ones are tokenised beside the event loop."""
@@ -40,6 +45,11 @@ class CallRequest:
     def digests(self) -> list[str]:
         """Of the first 1, 2, ... messages, for the token memory."""
         return prefix_digests(self.messages, tools=self.tools, options=self.options)
+
+    def settled(self, entry: ModelEntry) -> CallRequest:
+        """With the wishes that the model's template can follow among its options. Before `digests`."""
+        heard = {name: value for name, value in self.wishes.items() if name in entry.renderer.variables}
+        return replace(self, options={**heard, **self.options}, wishes={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +100,12 @@ async def plan_call(
     sampling = resolve_sampling(request.asked, session.rule)
     _check_tools(request, entry)
     _check_options(request.options, entry)
-    match = located.borrowed or session.graph.match(digests, request.messages)
-    prompt = await sessions.off_loop.run(
-        request.size,
-        prompt_after,
-        entry.renderer,
-        match,
-        request.messages,
-        digests,
-        tools=request.tools,
-        options=request.options,
-        history=entry.row.config.history,
-        at_most=entry.context_length - 1,
-    )
+    if request.prompt is not None:
+        prompt, said = await text_prompt(sessions.off_loop, located, request.prompt, size=request.size)
+        request = replace(request, messages=said)
+    else:
+        match = located.borrowed or session.graph.match(digests, request.messages)
+        prompt = await chat_prompt(sessions, request, entry, match, digests)
     if session.stopped:
         raise ending(session.id)
     room = _room(entry, len(prompt.token_ids))
@@ -130,6 +133,24 @@ async def plan_call(
             for choice in range(request.n)
         ),
         agent=agent,
+    )
+
+
+async def chat_prompt(
+    sessions: Sessions, request: CallRequest, entry: ModelEntry, match: Match, digests: Sequence[str]
+) -> Prompt:
+    """The tokens of a chat behind the known path `match`."""
+    return await sessions.off_loop.run(
+        request.size,
+        prompt_after,
+        entry.renderer,
+        match,
+        request.messages,
+        digests,
+        tools=request.tools,
+        options=request.options,
+        history=entry.row.config.history,
+        at_most=entry.context_length - 1,
     )
 
 

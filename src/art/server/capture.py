@@ -34,6 +34,8 @@ class Choice:
     pieces: list[Piece] = field(default_factory=list)
     """Text, reasoning and tool calls as the client gets them."""
     finish_reason: str | None = None
+    stop_sequence: str | None = None
+    """The stop string that ended it."""
     cached_tokens: int = 0
 
     def add(self, event: Sampled, at: int) -> None:

@@ -18,6 +18,7 @@ from art.errors import ArtError, InfraError, LimitReached, NotFound
 from art.server.calls import CallPlan
 from art.server.capture import Choice, Completed, Times, node_of, record
 from art.server.sessions import Sessions
+from art.server.text_prompt import PlainText
 from art.server.versions import Lease, Versions
 from art.store.store import Store
 from art.tokens.formats import OutputParser
@@ -177,7 +178,7 @@ class CallRun:
             choice.add(event, at)
             self._say(choice, text.feed(token))
             if text.stopped:
-                choice.finish_reason = "stop"
+                choice.finish_reason, choice.stop_sequence = "stop", text.stops.matched
                 return
         choice.finish_reason = event.finish_reason
 
@@ -210,6 +211,10 @@ class _TextOf:
     def __post_init__(self) -> None:
         request = self.plan.request
         formats = self.plan.entry.formats
+        if request.prompt is not None:  # nothing in it is a call or a thought
+            self.detokenizer = self.plan.entry.renderer.tokenizer.detokenizer()
+            self.stops, self.parser = StopMatcher(self.plan.sampling.params.stop), PlainText()
+            return
         self.detokenizer = self.plan.entry.renderer.tokenizer.detokenizer(keep=formats.kept_token_ids)
         self.stops = StopMatcher(self.plan.sampling.params.stop)
         self.parser = formats.parser(

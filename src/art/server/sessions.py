@@ -223,6 +223,32 @@ class Sessions:
         entry, step = self._model_of(session, principal, model)
         return Located(session, entry, step)
 
+    async def look(
+        self, headers: CallHeaders, principal: Principal, model: str
+    ) -> tuple[ModelEntry, Session | None]:
+        """The model that a call would be served by, and its session where URL, header or key name an open one.
+
+        Opens nothing. NotFound and Conflict as `locate`.
+        """
+        rollout_id = headers.url_rollout or headers.rollout or principal.rollout_id
+        session = self._open.get(rollout_id) if rollout_id is not None else None
+        if rollout_id is not None:
+            principal.require_rollout(rollout_id)
+            if session is None and (rollout_id != headers.rollout or headers.url_rollout is not None):
+                raise ended(await visible_rollout(self._store, rollout_id, principal))
+        if session is None:
+            return self._versions.find(model, principal.project or headers.project)[0], None
+        if principal.project not in (None, session.row.project):
+            raise no_rollout(session.id)
+        return self._model_of(session, principal, model)[0], session
+
+    def known_path(
+        self, key_id: str, entry: ModelEntry, digests: Sequence[str], messages: Sequence[Message]
+    ) -> Match:
+        """What the sessions that nobody opened know of a history."""
+        found = self._by_own_history.find(key_id, entry, digests, messages)
+        return found[0][1] if found else Match(node=None, depth=0)
+
     def _model_of(self, session: Session, principal: Principal, model: str) -> tuple[ModelEntry, int]:
         """The model a call inside a session means; `latest` is what it was when the session began."""
         try:

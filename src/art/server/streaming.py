@@ -17,6 +17,8 @@ T = TypeVar("T")
 KEEP_ALIVE_SECONDS = 10.0
 """Proxies and clients drop connections that are silent for 30 to 60 s; a comment every 10 s is cheap."""
 KEEP_ALIVE = b": keep-alive\n\n"
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+"""Anthropic's sign of life."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -26,9 +28,9 @@ def sse(data: dict[str, Any]) -> bytes:
 
 
 async def with_keep_alive(
-    source: AsyncIterator[bytes], *, seconds: float = KEEP_ALIVE_SECONDS
+    source: AsyncIterator[bytes], *, seconds: float = KEEP_ALIVE_SECONDS, sign: bytes = KEEP_ALIVE
 ) -> AsyncGenerator[bytes, None]:
-    """The items of `source`, and a comment whenever it is silent for `seconds`."""
+    """The items of `source`, and `sign` whenever it is silent for `seconds`."""
 
     async def following() -> bytes:
         return await anext(source)
@@ -38,7 +40,7 @@ async def with_keep_alive(
         while True:
             done, _ = await asyncio.wait([pending], timeout=seconds)
             if not done:
-                yield KEEP_ALIVE
+                yield sign
                 continue
             try:
                 item = pending.result()
@@ -53,13 +55,25 @@ async def with_keep_alive(
                 await pending
 
 
+def named_event(data: dict[str, Any]) -> bytes:
+    """One event under the name that is its `type`, as Anthropic's API and OpenAI's Responses write them."""
+    return f"event: {data['type']}\n".encode() + sse(data)
+
+
 class EventStream(Response):
     """A stream of server-sent events. `on_gone` runs when the client leaves before the end."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, source: AsyncIterator[bytes], on_gone: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        source: AsyncIterator[bytes],
+        on_gone: Callable[[], Awaitable[None]],
+        *,
+        keep_alive: bytes = KEEP_ALIVE,
+    ) -> None:
         self._source = source
+        self._keep_alive = keep_alive
         self._on_gone = on_gone
         self.status_code = 200
         self.background = None
@@ -72,7 +86,7 @@ class EventStream(Response):
         async def pump() -> None:
             nonlocal finished
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async for chunk in with_keep_alive(self._source):
+            async for chunk in with_keep_alive(self._source, sign=self._keep_alive):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             finished = True
             await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -35,6 +35,16 @@ class Node:
     choice: int
     branch: int
 
+    @property
+    def name(self) -> str:
+        """What a client may call it by: the signature of a thinking block."""
+        return node_name(self.call_id, self.choice)
+
+
+def node_name(call_id: str, choice: int) -> str:
+    """`art:<call id>:<choice>`."""
+    return f"art:{call_id}:{choice}"
+
 
 @dataclass(frozen=True, slots=True)
 class Match:
@@ -70,6 +80,17 @@ class TokenGraph:
                 exact = [node for node in meant if node.message.text == messages[depth - 1].text]
                 return Match(node=(exact or meant)[-1], depth=depth)
         return Match(node=None, depth=0)
+
+    def longest_prefix(self, token_ids: Sequence[int]) -> Node | None:
+        """The node whose tokens are the longest beginning of `token_ids`, the newest of several; None where none is."""
+        prompt = np.asarray(token_ids, dtype=np.int32)
+        found: Node | None = None
+        for node in (node for nodes in self._nodes.values() for node in nodes):
+            length = len(node.tokens)
+            longer = found is None or length >= len(found.tokens)
+            if longer and length <= len(prompt) and np.array_equal(node.tokens, prompt[:length]):
+                found = node
+        return found
 
     def branch_for(self, node: Node | None) -> int:
         """The branch of a call that continues `node`: its own the first time, a new one after that."""
@@ -131,11 +152,13 @@ def _ids(node: Node) -> list[str]:
 
 
 def _same_reasoning(node: Node, messages: Sequence[Message]) -> bool:
-    """Reasoning may be left out by the client, but not changed."""
+    """Reasoning may be left out by the client, but not changed, and a choice that it names is that one."""
     at: Node | None = node
     while at is not None:
-        said = messages[at.depth - 1].reasoning
-        if said is not None and said != at.message.reasoning:
+        said = messages[at.depth - 1]
+        if said.reasoning is not None and said.reasoning != at.message.reasoning:
+            return False
+        if said.recorded is not None and said.recorded != at.name:
             return False
         at = at.parent
     return True

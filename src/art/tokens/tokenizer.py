@@ -102,6 +102,10 @@ class Tokenizer:
         found = self._fast.token_to_id(text)
         return None if found is None else int(found)
 
+    def has_token(self, token_id: int) -> bool:
+        """Whether there is a token of this id."""
+        return 0 <= token_id < 2**32 and self._fast.id_to_token(token_id) is not None
+
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes a token stands for; a special token's are those of its name."""
         piece = self._fast.id_to_token(token_id)

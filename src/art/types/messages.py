@@ -103,6 +103,9 @@ class Message(BaseModel):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
+    recorded: str | None = Field(default=None, exclude=True)
+    """Which recorded choice it is, where the client says so: `art:<call id>:<choice>`, the signature of a thinking
+    block. No field of a request: dialects set it with `model_copy`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -110,6 +113,7 @@ class Message(BaseModel):
         if not isinstance(data, dict):
             return data
         data = dict(data)
+        data.pop("recorded", None)  # no field of a request
         if data.get("role") == "developer":
             data["role"] = "system"
         if data.get("tool_calls") is None:

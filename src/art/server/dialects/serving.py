@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.requests import Request
@@ -21,7 +21,7 @@ from art.server.generation import CallRun, Delta
 from art.server.responses import error_response, shape_of
 from art.server.session import CallHeaders, Session
 from art.server.state import Gateway
-from art.server.streaming import ClientGone, EventStream, answer_or_gone
+from art.server.streaming import KEEP_ALIVE, PING, ClientGone, EventStream, answer_or_gone
 from art.store.records import Role
 
 HEAD_START_SECONDS = 5.0
@@ -108,8 +108,11 @@ class _Serving(Generic[A]):
         sessions = gateway.sessions
         ask = await sessions.off_loop.run(len(raw), self._read, raw)
         ask = await self._dialect.resolve(ask, gateway, self._principal)
-        digests = await sessions.off_loop.run(len(raw), ask.call.digests)
         headers = call_headers(request)
+        if ask.call.wishes:
+            entry, _ = await sessions.look(headers, self._principal, ask.call.model)
+            ask = replace(ask, call=ask.call.settled(entry))
+        digests = await sessions.off_loop.run(len(raw), ask.call.digests)
         located = await sessions.locate(
             headers, self._principal, ask.call.model, digests=digests, messages=ask.call.messages
         )
@@ -169,7 +172,10 @@ class _Serving(Generic[A]):
             for chunk in writer.closing(done):
                 yield chunk
 
-        return EventStream(chunks(), on_gone=run.cancel)
+        return EventStream(chunks(), on_gone=run.cancel, keep_alive=self._keep_alive())
+
+    def _keep_alive(self) -> bytes:
+        return PING if shape_of(self._request.url.path) == "anthropic" else KEEP_ALIVE
 
     async def _repeat(self, ask: A, earlier: asyncio.Future[Completed]) -> Response:
         """Answer with what the same request got before; waits while that one still runs."""
