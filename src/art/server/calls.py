@@ -39,6 +39,10 @@ class CallRequest:
     wishes: dict[str, Any] = field(default_factory=dict)
     """Variables for chat templates that have them; others take no notice (`settled`)."""
     dialect: str = "openai.chat"
+    continues: str | None = None
+    """The rollout of the answer that the request names as the one it continues."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What the dialect needs in order to answer for this call later; stored with its text."""
     size: int = 0
     """Bytes of the request; large ones are tokenised beside the event loop."""
 

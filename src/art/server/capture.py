@@ -9,6 +9,7 @@ import numpy as np
 
 from art.engine.protocol import Sampled
 from art.server.calls import CallPlan
+from art.server.runs import Run, outline, runs_of
 from art.store.records import CallText
 from art.store.store import Store
 from art.tokens.graph import Node, next_digest
@@ -33,6 +34,8 @@ class Choice:
     """True for a token that the grammar put in place of the model's own draw."""
     pieces: list[Piece] = field(default_factory=list)
     """Text, reasoning and tool calls as the client gets them."""
+    ends: list[int] = field(default_factory=list)
+    """Per piece, how many tokens were sampled when it was said."""
     finish_reason: str | None = None
     stop_sequence: str | None = None
     """The stop string that ended it."""
@@ -44,6 +47,16 @@ class Choice:
         self.logprobs.append(event.logprobs[at])
         self.top_logprobs.append(event.top_logprobs[at] if at < len(event.top_logprobs) else [])
         self.forced.append(bool(event.forced) and event.forced[at])
+
+    def say(self, pieces: Sequence[Piece]) -> None:
+        """Take over what has become certain."""
+        self.pieces += pieces
+        self.ends += [len(self.token_ids)] * len(pieces)
+
+    @property
+    def runs(self) -> list[Run]:
+        """What it said, with the tokens behind it."""
+        return runs_of(self.pieces, self.ends)
 
     @property
     def message(self) -> Message:
@@ -101,6 +114,9 @@ async def record(store: Store, plan: CallPlan, choices: Sequence[Choice], times:
         tail=[message.to_openai() for message in plan.new_messages],
         tools=[tool.to_template() for tool in plan.request.tools] or None,
         completions=[choice.message.to_openai() for choice in choices],
+        outlines=[outline(choice.runs) for choice in choices],
+        parent_choice=plan.parent.choice if plan.parent is not None else 0,
+        kept=plan.request.kept,
     )
     return await store.add_call(call, arrays=arrays, text=text)
 

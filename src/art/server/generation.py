@@ -186,7 +186,7 @@ class CallRun:
         if not self.plan.request.parallel_tool_calls:
             pieces = _first_call_only(choice.pieces, pieces)
         if pieces:
-            choice.pieces += pieces
+            choice.say(pieces)
             self._deltas.put_nowait(Delta(choice.index, pieces))
 
     async def _record(self) -> None:

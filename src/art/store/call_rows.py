@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from art.errors import NotFound
 from art.store.records import CallText
 from art.store.sql import Conn, Row, dumps, insert, loads, one, rows
@@ -105,6 +107,26 @@ def text_of(conn: Conn, call_id: str) -> CallText:
     if row is None:
         raise NotFound(f"there is no call {call_id}")
     return CallText.model_validate_json(row["text"])
+
+
+def history_of(conn: Conn, call_id: str) -> list[dict[str, Any]]:
+    """All messages that a call was given, oldest first; none when there is no such call."""
+    found = rows(
+        conn,
+        """WITH RECURSIVE chain (parent, text, depth) AS (
+            SELECT parent_call_id, text, 0 FROM calls WHERE call_id = ?
+            UNION ALL
+            SELECT calls.parent_call_id, calls.text, depth + 1 FROM calls JOIN chain ON calls.call_id = chain.parent
+        ) SELECT text FROM chain ORDER BY depth DESC""",
+        call_id,
+    )
+    texts = [CallText.model_validate_json(row["text"]) for row in found]
+    messages: list[dict[str, Any]] = []
+    for parent, text in zip([None, *texts], texts, strict=False):
+        if parent is not None:
+            messages.append(parent.completions[text.parent_choice])
+        messages += text.tail
+    return messages
 
 
 def recent_calls(conn: Conn, project: str, model: str, limit: int) -> list[CallRecord]:

@@ -109,6 +109,12 @@ class CallText(BaseModel):
     tools: list[dict[str, Any]] | None = None
     completions: list[dict[str, Any]] = Field(default_factory=list)
     """One assistant message per choice, by index."""
+    outlines: list[list[tuple[str, int, int]]] = Field(default_factory=list)
+    """Per choice, in which order it said what (`server.runs.Outline`)."""
+    parent_choice: int = 0
+    """The choice of the parent call that it continues."""
+    kept: dict[str, Any] = Field(default_factory=dict)
+    """What the call's dialect needs in order to answer for it later."""
 
 
 class RolloutChange(BaseModel):

@@ -225,6 +225,10 @@ class Store:
         """NotFound when there is no such call."""
         return await self._db.read(lambda conn: call_rows.text_of(conn, call_id))
 
+    async def history_of(self, call_id: str) -> list[dict[str, Any]]:
+        """All messages that a call was given, oldest first, in OpenAI's form; none when there is no such call."""
+        return await self._db.read(lambda conn: call_rows.history_of(conn, call_id))
+
     async def read_arrays(self, ref: BlobRef) -> dict[str, np.ndarray]:
         """The token arrays of a call; InvalidInput when the file is damaged."""
         return await asyncio.to_thread(self.blobs.read, ref)
