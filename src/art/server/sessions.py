@@ -204,12 +204,16 @@ class Sessions:
         *,
         digests: Sequence[str],
         messages: Sequence[Message],
+        continues: str | None = None,
     ) -> Located:
         """The session of a call, and the model and step that serve it.
 
+        `continues`: where nothing else says it, the rollout of the answer that the call names, while it is open.
         NotFound for an unknown rollout or model, Conflict with the status of a rollout that has ended.
         """
         rollout_id = headers.url_rollout or headers.rollout or principal.rollout_id
+        if rollout_id is None and continues in self._open:
+            rollout_id = continues
         if rollout_id is None:
             return await self._by_history(headers, principal, model, digests=digests, messages=messages)
         principal.require_rollout(rollout_id)

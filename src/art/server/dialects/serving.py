@@ -114,7 +114,12 @@ class _Serving(Generic[A]):
             ask = replace(ask, call=ask.call.settled(entry))
         digests = await sessions.off_loop.run(len(raw), ask.call.digests)
         located = await sessions.locate(
-            headers, self._principal, ask.call.model, digests=digests, messages=ask.call.messages
+            headers,
+            self._principal,
+            ask.call.model,
+            digests=digests,
+            messages=ask.call.messages,
+            continues=ask.call.continues,
         )
         answer = _Answer(located.session, request.headers.get("idempotency-key"), raw)
         with located.session.inside():
