@@ -131,7 +131,9 @@ def test_opening_a_rollout_twice_opens_it_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as store:
             first = await store.open_rollout(rollout())
-            await store.set_reward("r1", 0.5, {"steps": 3}, {"more": True})
+            await store.set_reward(
+                RewardChange(rollout_id="r1", reward=0.5, metrics={"steps": 3}, metadata={"more": True})
+            )
             again = await store.open_rollout(rollout())
             assert again.reward == 0.5
             assert again.created_at == first.created_at
@@ -160,7 +162,7 @@ def test_an_ending_is_never_overwritten(tmp_path: Path) -> None:
             only = await store.list_rollouts(RolloutFilter(status=RolloutStatus.FINISHED))
             assert [row.rollout_id for row in only] == ["r2"]
             with pytest.raises(NotFound):
-                await store.set_reward("r9", 1.0)
+                await store.set_reward(RewardChange(rollout_id="r9", reward=1.0))
 
     run(main)
 
@@ -187,12 +189,12 @@ def test_a_write_outlives_its_cancelled_caller(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as store:
             await store.open_rollout(rollout())
-            task = asyncio.create_task(store.set_reward("r1", 1.0))
+            task = asyncio.create_task(store.set_reward(RewardChange(rollout_id="r1", reward=1.0)))
             await asyncio.sleep(0)
             task.cancel()
             await store.put_model(model_row())  # the writer goes in order: the reward is decided now
             assert (await store.get_rollout("r1")).reward in (None, 1.0)
-            await store.set_reward("r1", 2.0)
+            await store.set_reward(RewardChange(rollout_id="r1", reward=2.0))
             assert (await store.get_rollout("r1")).reward == 2.0
 
     run(main)
@@ -234,7 +236,7 @@ def test_every_content_passes_the_redaction(tmp_path: Path) -> None:
                 tail=[{"content": secret}], tools=[{"name": secret}], completions=[{"content": secret}]
             )
             stored = await store.add_call(call(), arrays=arrays(5, 6), text=text)
-            await store.set_reward("r1", 1.0, metadata={"who": secret})
+            await store.set_reward(RewardChange(rollout_id="r1", reward=1.0, metadata={"who": secret}))
             await store.finish_rollout("r1", RolloutStatus.AGENT_ERROR, secret)
             change = RewardChange(rollout_id="r1", reward=1.0, metadata={"again": secret})
             await store.submit_job(job_row(), rewards=[change])
@@ -399,7 +401,9 @@ def test_nan_is_never_stored(tmp_path: Path) -> None:
         async with opened(tmp_path) as store:
             await store.open_rollout(rollout())
             with pytest.raises(ValueError, match="JSON"):
-                await store.set_reward("r1", 1.0, {"metric": float("nan")})
+                await store.set_reward(
+                    RewardChange(rollout_id="r1", reward=1.0, metrics={"metric": float("nan")})
+                )
             assert (await store.get_rollout("r1")).reward is None
 
     run(main)

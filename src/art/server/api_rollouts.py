@@ -9,7 +9,7 @@ from art.errors import InvalidReward
 from art.server.endpoint import ApiCall, ApiRoute
 from art.server.history import evaluation_fates
 from art.server.ownership import visible_rollout
-from art.store.records import Outcomes, Role, RolloutRow
+from art.store.records import Outcomes, RewardChange, Role, RolloutRow
 from art.store.store import Store
 from art.types import wire
 from art.types.policy import RolloutStatus
@@ -37,13 +37,13 @@ async def set_reward(call: ApiCall) -> wire.RolloutInfo:
     """Once this is answered, the reward and the rollout's tokens are on the disk."""
     request = call.body(wire.SetReward)
     row = await _row(call)
-    if not math.isfinite(request.reward):
-        raise InvalidReward(
-            f"the reward of {row.rollout_id} is {request.reward}", hint="a reward is a finite number"
-        )
-    row = await call.gateway.store.set_reward(
-        row.rollout_id, request.reward, request.metrics, request.metadata
-    )
+    for reward in (request.reward, *request.calls.values(), *request.agents.values()):
+        if reward is not None and not math.isfinite(reward):
+            raise InvalidReward(
+                f"a reward of {row.rollout_id} is {reward}", hint="a reward is a finite number"
+            )
+    change = RewardChange(rollout_id=row.rollout_id, **request.model_dump())
+    row = await call.gateway.store.set_reward(change)
     return await _info(call.gateway.store, row)
 
 

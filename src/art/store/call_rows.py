@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from art.errors import NotFound
@@ -22,6 +23,10 @@ _PLAIN = (
     "purpose",
     "prompt_token_count",
     "reused_token_count",
+    "auxiliary_reason",
+    "tool_count",
+    "system_number",
+    "opening_number",
     "started_at",
     "first_token_at",
     "finished_at",
@@ -32,6 +37,7 @@ def add_call(conn: Conn, call: CallRecord, text: CallText) -> None:
     """Insert a call and its choices. Its blob must have been appended before."""
     values = {name: getattr(call, name) for name in _PLAIN}
     values["auxiliary"] = int(call.auxiliary)
+    values["auxiliary_asked"] = None if call.auxiliary_asked is None else int(call.auxiliary_asked)
     values["sampling_asked"] = dumps(call.sampling_asked)
     values["sampling_used"] = call.sampling_used.model_dump_json()
     values["blob"] = None if call.blob is None else call.blob.model_dump_json()
@@ -65,6 +71,8 @@ def _choice(row: Row) -> ChoiceRecord:
         reason=row["reason"],
         reward=row["reward"],
         weight=row["weight"],
+        trained_tokens=row["trained_tokens"],
+        trained_step=row["trained_step"],
     )
 
 
@@ -72,6 +80,7 @@ def _call(row: Row, choices: list[ChoiceRecord]) -> CallRecord:
     return CallRecord(
         **{name: row[name] for name in _PLAIN},
         auxiliary=bool(row["auxiliary"]),
+        auxiliary_asked=None if row["auxiliary_asked"] is None else bool(row["auxiliary_asked"]),
         sampling_asked=loads(row["sampling_asked"]),
         sampling_used=SamplingParams.model_validate_json(row["sampling_used"]),
         blob=None if row["blob"] is None else BlobRef.model_validate_json(row["blob"]),
@@ -141,3 +150,53 @@ def recent_calls(conn: Conn, project: str, model: str, limit: int) -> list[CallR
     )
     calls = (get_call(conn, row["call_id"]) for row in found)
     return [call for call in calls if call is not None]
+
+
+def judge(conn: Conn, rollout_id: str, verdicts: Mapping[str, str | None]) -> None:
+    """Per call of the rollout, why it is a call on the side, or None for one that is not."""
+    conn.executemany(
+        "UPDATE calls SET auxiliary = ?, auxiliary_reason = ? WHERE call_id = ? AND rollout_id = ?",
+        [
+            (int(reason is not None), reason or "", call_id, rollout_id)
+            for call_id, reason in verdicts.items()
+        ],
+    )
+
+
+def set_auxiliary(conn: Conn, rollout_id: str, asked: Mapping[str, bool]) -> None:
+    """What the caller says of calls. NotFound for one that is not the rollout's."""
+    for call_id, said in asked.items():
+        done = conn.execute(
+            "UPDATE calls SET auxiliary_asked = ? WHERE call_id = ? AND rollout_id = ?",
+            (int(said), call_id, rollout_id),
+        )
+        if not done.rowcount:
+            raise _not_its_call(rollout_id, call_id)
+
+
+def set_rewards(conn: Conn, rollout_id: str, rewards: Mapping[str, float]) -> None:
+    """Rewards by call id, or by `<call id>/<choice>`. NotFound for what is not the rollout's."""
+    for name, reward in rewards.items():
+        call_id, _, choice = name.partition("/")
+        done = conn.execute(
+            "UPDATE choices SET reward = ? WHERE call_id IN"
+            " (SELECT call_id FROM calls WHERE call_id = ? AND rollout_id = ?) AND (? = '' OR choice = ?)",
+            (reward, call_id, rollout_id, choice, choice),
+        )
+        if not done.rowcount:
+            raise _not_its_call(rollout_id, name)
+
+
+def _not_its_call(rollout_id: str, name: str) -> NotFound:
+    return NotFound(
+        f"the rollout {rollout_id} has no call {name}",
+        hint="the call id stands in the `art` field of the choice; a choice is <call id>/<index>",
+    )
+
+
+def set_finish_reasons(conn: Conn, call_id: str, reasons: Mapping[int, str]) -> None:
+    """How the choices of a call ended for the client, once that is known."""
+    conn.executemany(
+        "UPDATE choices SET finish_reason = ? WHERE call_id = ? AND choice = ?",
+        [(reason, call_id, choice) for choice, reason in reasons.items()],
+    )

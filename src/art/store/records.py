@@ -83,6 +83,10 @@ class RolloutRow(BaseModel):
     limits: Limits = Field(default_factory=lambda: Limits())
     metrics: Metrics = Field(default_factory=dict)
     metadata: Metadata = Field(default_factory=dict)
+    auxiliary: Literal["detect", "train"] = "detect"
+    """`train`: no call counts as one on the side."""
+    agent_rewards: dict[str, float] = Field(default_factory=dict)
+    """By agent label, for calls without a reward of their own."""
     key_id: str | None = None
     """The key that opened it."""
     created_at: float = Field(default_factory=time.time)
@@ -133,10 +137,15 @@ class Outcomes(BaseModel):
 
 
 class RewardChange(BaseModel):
-    """The reward of a rollout as a trajectory carries it."""
+    """Rewards of a rollout: its own, and those of its calls (by id, or id/choice) and agents (by label)."""
 
     rollout_id: str
-    reward: float
+    reward: float | None = None
+    """None leaves what is there."""
+    calls: dict[str, float] = Field(default_factory=dict)
+    agents: dict[str, float] = Field(default_factory=dict)
+    auxiliary: dict[str, bool] = Field(default_factory=dict)
+    """By call id: whether it is a call on the side."""
     metrics: Metrics = Field(default_factory=dict)
     metadata: Metadata = Field(default_factory=dict)
 

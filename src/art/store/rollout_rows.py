@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 
 from art.errors import Conflict, NotFound
-from art.store.records import Metadata, Metrics, Outcomes, RolloutFilter, RolloutRow
+from art.store import call_rows
+from art.store.records import Outcomes, RewardChange, RolloutFilter, RolloutRow
 from art.store.sql import Conn, Row, dumps, insert, loads, one
 from art.types.policy import RolloutStatus
 
-_JSON = ("limits", "metrics", "metadata")
+_JSON = ("limits", "metrics", "metadata", "agent_rewards")
 
 
 def _rollout(row: Row) -> RolloutRow:
@@ -67,16 +68,25 @@ def list_rollouts(conn: Conn, wanted: RolloutFilter) -> list[RolloutRow]:
     return [_rollout(row) for row in found]
 
 
-def set_reward(
-    conn: Conn, rollout_id: str, reward: float, metrics: Metrics, metadata: Metadata
-) -> RolloutRow:
-    """Keep the reward; metrics and metadata are merged into what is there. May be repeated and may come late."""
-    row = get_rollout(conn, rollout_id)
+def set_reward(conn: Conn, change: RewardChange) -> RolloutRow:
+    """Keep the rewards; metrics and metadata are merged into what is there. May be repeated and may come late.
+
+    NotFound for a call that is not the rollout's; nothing is kept then.
+    """
+    row = get_rollout(conn, change.rollout_id)
+    call_rows.set_rewards(conn, change.rollout_id, change.calls)
+    call_rows.set_auxiliary(conn, change.rollout_id, change.auxiliary)
     conn.execute(
-        "UPDATE rollouts SET reward = ?, metrics = ?, metadata = ? WHERE rollout_id = ?",
-        (reward, dumps({**row.metrics, **metrics}), dumps({**row.metadata, **metadata}), rollout_id),
+        "UPDATE rollouts SET reward = ?, agent_rewards = ?, metrics = ?, metadata = ? WHERE rollout_id = ?",
+        (
+            row.reward if change.reward is None else change.reward,
+            dumps({**row.agent_rewards, **change.agents}),
+            dumps({**row.metrics, **change.metrics}),
+            dumps({**row.metadata, **change.metadata}),
+            change.rollout_id,
+        ),
     )
-    return get_rollout(conn, rollout_id)
+    return get_rollout(conn, change.rollout_id)
 
 
 def finish_rollout(conn: Conn, rollout_id: str, status: RolloutStatus, reason: str) -> RolloutRow:
@@ -112,4 +122,12 @@ def set_outcomes(conn: Conn, outcomes: Outcomes) -> None:
             (fate.fate.value, fate.reason, fate.trained_tokens, fate.call_id, fate.choice)
             for fate in outcomes.choices
         ],
+    )
+
+
+def set_trained_step(conn: Conn, outcomes: Outcomes, step: int) -> None:
+    """The step that the trained choices went into."""
+    conn.executemany(
+        "UPDATE choices SET trained_step = ? WHERE call_id = ? AND choice = ? AND fate = 'trained'",
+        [(step, fate.call_id, fate.choice) for fate in outcomes.choices],
     )

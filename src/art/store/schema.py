@@ -109,6 +109,16 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) STRICT""",
         "CREATE INDEX upstream_calls_by_rollout ON upstream_calls (rollout_id)",
     ),
+    (
+        "ALTER TABLE calls ADD COLUMN auxiliary_reason TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE calls ADD COLUMN auxiliary_asked INTEGER",
+        "ALTER TABLE calls ADD COLUMN tool_count INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE calls ADD COLUMN system_number INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE calls ADD COLUMN opening_number INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE choices ADD COLUMN trained_step INTEGER",
+        "ALTER TABLE rollouts ADD COLUMN auxiliary TEXT NOT NULL DEFAULT 'detect'",
+        "ALTER TABLE rollouts ADD COLUMN agent_rewards TEXT NOT NULL DEFAULT '{}'",
+    ),
 )
 
 

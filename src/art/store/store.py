@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,6 @@ from art.store.records import (
     JobRow,
     KeyRow,
     LoggedTrajectory,
-    Metadata,
-    Metrics,
     ModelRow,
     Outcomes,
     RewardChange,
@@ -150,19 +148,13 @@ class Store:
         """Newest first, at most `wanted.limit`."""
         return await self._db.read(lambda conn: rollout_rows.list_rollouts(conn, wanted))
 
-    async def set_reward(
-        self,
-        rollout_id: str,
-        reward: float,
-        metrics: Metrics | None = None,
-        metadata: Metadata | None = None,
-    ) -> RolloutRow:
-        """Keep a reward, and force the rollout's tokens to the disk before it counts as kept."""
-        added = self._redact.text(metadata or {})
+    async def set_reward(self, change: RewardChange) -> RolloutRow:
+        """Keep rewards, and force the rollout's tokens to the disk before they count as kept."""
+        kept = change.model_copy(update={"metadata": self._redact.text(change.metadata)})
 
         def run(conn: Conn) -> RolloutRow:
-            row = rollout_rows.set_reward(conn, rollout_id, reward, metrics or {}, added)
-            self.blobs.sync(blob_path(row.project, rollout_id))
+            row = rollout_rows.set_reward(conn, kept)
+            self.blobs.sync(blob_path(row.project, row.rollout_id))
             return row
 
         return await self._db.write(run)
@@ -216,6 +208,14 @@ class Store:
     async def calls_of(self, rollout_id: str) -> list[CallRecord]:
         """A rollout's calls in the order they were recorded."""
         return await self._db.read(lambda conn: call_rows.calls_of(conn, rollout_id))
+
+    async def judge(self, rollout_id: str, verdicts: Mapping[str, str | None]) -> None:
+        """Per call, why it is a call on the side, or None for one that is not."""
+        await self._db.write(lambda conn: call_rows.judge(conn, rollout_id, verdicts))
+
+    async def set_finish_reasons(self, call_id: str, reasons: Mapping[int, str]) -> None:
+        """How the choices of a call ended for the client, once that is known."""
+        await self._db.write(lambda conn: call_rows.set_finish_reasons(conn, call_id, reasons))
 
     async def recent_calls(self, project: str, model: str, limit: int) -> list[CallRecord]:
         """A model's newest calls, newest first."""
@@ -273,7 +273,7 @@ class Store:
                 if ref != job.info.job_id:
                     return job_rows.get_job(conn, ref)
             for item in kept:
-                rollout_rows.set_reward(conn, item.rollout_id, item.reward, item.metrics, item.metadata)
+                rollout_rows.set_reward(conn, item)
                 rollout_rows.finish_rollout(conn, item.rollout_id, RolloutStatus.FINISHED, "")
             job_rows.put_job(conn, job)
             job_rows.add_event(conn, job.info.job_id, "queued", {})
@@ -320,6 +320,7 @@ class Store:
             if job.info.status not in job_rows.OPEN:
                 return job
             rollout_rows.set_outcomes(conn, outcomes)
+            rollout_rows.set_trained_step(conn, outcomes, result.step)
             job_rows.count_batch(conn, job, result)
             return job_rows.end_job(conn, job_id, status="succeeded", result=result, error=None)
 

@@ -46,7 +46,11 @@ class ChoiceRecord(BaseModel):
     fate: Fate = Fate.PENDING
     reason: str = ""
     reward: float | None = None
+    """A reward of its own; None takes its agent's or the rollout's."""
     weight: float = 1.0
+    trained_tokens: int = 0
+    trained_step: int | None = None
+    """The step it was trained into."""
 
 
 class CallRecord(BaseModel):
@@ -64,6 +68,15 @@ class CallRecord(BaseModel):
     version: str = ""
     purpose: str = "train"
     auxiliary: bool = False
+    """Work on the side (a title, a summary): left out unless a trajectory names it."""
+    auxiliary_reason: str = ""
+    auxiliary_asked: bool | None = None
+    """What the caller said about it; None leaves it to the rules of `server/auxiliary`."""
+    tool_count: int = 0
+    system_number: int = 0
+    """Which of the rollout's system prompts it has, 0 for the first one seen."""
+    opening_number: int = 0
+    """Which of the rollout's openings (system prompt and first message behind it) it has."""
     sampling_asked: dict[str, object] = Field(default_factory=dict)
     sampling_used: SamplingParams = Field(default_factory=lambda: SamplingParams())
     prompt_token_count: int = 0

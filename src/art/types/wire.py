@@ -13,6 +13,7 @@ Routes (role that may call it):
     POST   /api/v1/rollouts          OpenRollout            rollout         -> RolloutOpened
     GET    /api/v1/rollouts/{id}                            rollout         -> RolloutInfo
     GET    /api/v1/rollouts/{id}/upstream_calls             rollout         -> UpstreamCalls
+    GET    /api/v1/rollouts/{id}/explain                    rollout         -> Explanation    (?tokens=true)
     POST   /api/v1/rollouts/{id}/reward   SetReward         rollout         -> RolloutInfo    (idempotent)
     POST   /api/v1/rollouts/{id}/finish   FinishRollout     rollout         -> RolloutInfo    (idempotent)
     POST   /api/v1/jobs              SubmitTrain            train           -> JobInfo        (Idempotency-Key)
@@ -25,8 +26,8 @@ Routes (role that may call it):
 Inference: POST /v1/chat/completions and GET /v1/models, also under /r/{rollout}/v1/.
     A call's rollout: the URL's, else the header `X-ART-Rollout` (an id that is new opens a rollout: purpose train,
     the caller's sampling; role rollout), else the key's, else the one open conversation it continues. Further headers:
-    X-ART-Project, X-ART-Scenario, X-ART-Group, X-ART-Member (a number), X-ART-Agent. `Idempotency-Key` replays an answer
-    inside a rollout.
+    X-ART-Project, X-ART-Scenario, X-ART-Group, X-ART-Member (a number), X-ART-Agent, X-ART-Auxiliary (true or false).
+    `Idempotency-Key` replays an answer inside a rollout.
 Errors: {"error": {"code", "message", "cause", "hint"}} on the control API; OpenAI's shape plus `code` on /v1.
 """
 
@@ -34,7 +35,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from art.config.model import ModelConfig
 from art.config.train import TrainConfig
@@ -214,6 +215,8 @@ class OpenRollout(Wire):
     run_seed: Int64 = 0
     limits: Limits = Field(default_factory=lambda: Limits())
     metadata: Metadata = Field(default_factory=dict)
+    auxiliary: Literal["detect", "train"] = "detect"
+    """`detect`: calls on the side (titles, summaries) are recognised and left out. `train`: none is."""
 
 
 class RolloutOpened(BaseModel):
@@ -229,11 +232,24 @@ class RolloutOpened(BaseModel):
 
 
 class SetReward(Wire):
-    """The reward of a rollout. Answered 2xx means kept."""
+    """The reward of a rollout, of its calls or of its agents. Answered 2xx means kept."""
 
-    reward: Reward
+    reward: Reward | None = None
+    """Of every call that has no reward of its own."""
+    calls: Annotated[dict[_Key, Reward], Field(max_length=10_000)] = Field(default_factory=dict)
+    """By call id, or `<call id>/<choice>` for one choice of several."""
+    agents: Annotated[dict[_Key, Reward], Field(max_length=1000)] = Field(default_factory=dict)
+    """By agent label (`X-ART-Agent`), for calls without a reward of their own."""
+    auxiliary: Annotated[dict[_Key, bool], Field(max_length=10_000)] = Field(default_factory=dict)
+    """By call id: whether it is a call on the side, whatever the rules say."""
     metrics: Metrics = Field(default_factory=dict)
     metadata: Metadata = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> SetReward:
+        if self.reward is None and not (self.calls or self.agents or self.auxiliary):
+            raise ValueError("a reward, or rewards of calls or agents, must be given")
+        return self
 
 
 class FinishRollout(Wire):
@@ -257,6 +273,7 @@ class RolloutInfo(BaseModel):
     metadata: dict[str, float | int | str | bool | None] = Field(default_factory=dict)
     created_at: float = 0.0
     ended_at: float | None = None
+    agent_rewards: dict[str, float] = Field(default_factory=dict)
     calls: list[CallRecord] = Field(default_factory=list)
     upstream_calls: list[UpstreamCall] = Field(default_factory=list)
     messages: list[dict[str, Any]] = Field(default_factory=list)
