@@ -15,10 +15,12 @@ from art.errors import ArtError, InfraError, InvalidInput, MethodNotAllowed, Not
 from art.server import api_health, api_jobs, api_keys, api_models, api_rollouts
 from art.server.dialects.chat import routes as chat_routes
 from art.server.dialects.models import routes as model_routes
+from art.server.dialects.upstreams import routes as upstream_routes
 from art.server.endpoint import ApiRoute, starlette_route
 from art.server.guard import Guard
 from art.server.responses import error_response, shape_of
 from art.server.state import Gateway
+from art.server.upstreams import not_served, route_of
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,7 @@ def build_app(gateway: Gateway) -> Starlette:
     """The application over one gateway. Starting and stopping the gateway is not its business."""
     table: list[BaseRoute] = [starlette_route(route) for route in api_routes()]
     table += [*chat_routes(), *model_routes()]
+    table += upstream_routes()  # the last: what no dialect serves
     app = Starlette(
         routes=table,
         middleware=[Middleware(Guard, gateway=gateway)],
@@ -58,7 +61,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     where = f"{request.method} {request.url.path}"
     found: ArtError
-    if error.status_code == 404:
+    if error.status_code == 404 and route_of(request.url.path):
+        found = not_served(request.url.path)
+    elif error.status_code == 404:
         found = NotFound(
             f"{where} is not served here", hint="the control API is described at /api/v1/openapi.json"
         )

@@ -26,6 +26,7 @@ from art.server.registration import Registration
 from art.server.sessions import Sessions
 from art.server.state import Gateway
 from art.server.trainers import WorkerTrainer
+from art.server.upstreams import Upstreams
 from art.server.versions import Versions
 from art.store.store import Store
 from art.version import package_version
@@ -99,9 +100,11 @@ async def serve(settings: ServerConfig, *, on_ready: Callable[[Gateway], None]) 
 async def _gateway(settings: ServerConfig, folder: ServerFolder, url: str) -> AsyncGenerator[Gateway, None]:
     """All parts, started; stopped in reverse order."""
     root: Path = folder.root
+    upstreams = Upstreams(settings.upstreams, max_waiting=settings.max_waiting_calls)
     store = await Store.open(folder.server)
     async with contextlib.AsyncExitStack() as parts:
         parts.push_async_callback(store.close)
+        parts.push_async_callback(upstreams.close)
         keys = Keys(store)
         await keys.ensure_admin(folder.admin_key)
         await recover(store)
@@ -126,6 +129,7 @@ async def _gateway(settings: ServerConfig, folder: ServerFolder, url: str) -> As
             sessions=sessions,
             jobs=jobs,
             registration=registration,
+            upstreams=upstreams,
         )
         await jobs.start()
         if versions.entries():  # a server without models may never train: importing torch takes seconds

@@ -124,6 +124,10 @@ class Sessions:
         self.close(rollout_id)
         return row
 
+    def opened(self, rollout_id: str) -> Session | None:
+        """The session of a rollout that is open, else None."""
+        return self._open.get(rollout_id)
+
     async def drain(self, rollout_id: str, seconds: float = DRAIN_SECONDS) -> None:
         """Let the running calls of a rollout end, or end them, before it is decided what became of it."""
         session = self._open.get(rollout_id)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from art.server.registration import Registration
     from art.server.sessions import Sessions
     from art.server.trainers import WorkerTrainer
+    from art.server.upstreams import Upstreams
     from art.server.versions import Versions
 
 
@@ -37,4 +38,5 @@ class Gateway:
     sessions: Sessions
     jobs: Jobs
     registration: Registration
+    upstreams: Upstreams
     started_at: float = field(default_factory=time)

@@ -22,6 +22,7 @@ from art.server.responses import error_response, shape_of
 from art.server.session import CallHeaders, Session
 from art.server.state import Gateway
 from art.server.streaming import KEEP_ALIVE, PING, ClientGone, EventStream, answer_or_gone
+from art.server.upstreams_serving import pass_on
 from art.store.records import Role
 
 HEAD_START_SECONDS = 5.0
@@ -106,7 +107,10 @@ class _Serving(Generic[A]):
         self._principal.require(Role.INFER)
         raw = await bounded_body(request, min(gateway.settings.max_body_bytes, MAX_INFERENCE_BYTES))
         sessions = gateway.sessions
-        ask = await sessions.off_loop.run(len(raw), self._read, raw)
+        body = await sessions.off_loop.run(len(raw), read_json, raw)
+        if (upstream := gateway.upstreams.find(body)) is not None:
+            return await pass_on(request, call_headers(request), upstream, body)
+        ask = await sessions.off_loop.run(len(raw), self._read, body, len(raw))
         ask = await self._dialect.resolve(ask, gateway, self._principal)
         headers = call_headers(request)
         if ask.call.wishes:
@@ -141,10 +145,9 @@ class _Serving(Generic[A]):
             await run.cancel()
             raise
 
-    def _read(self, raw: bytes) -> A:
-        body = read_json(raw)
+    def _read(self, body: object, size: int) -> A:
         with reading("the request"):
-            return self._dialect.parse(body, size=len(raw))
+            return self._dialect.parse(body, size=size)
 
     async def _stream(self, ask: A, run: CallRun) -> Response:
         """Stream a running call. An error before the first token is answered as one."""
