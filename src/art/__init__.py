@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from art.config.train import TrainConfig
     from art.errors import ArtError
     from art.model import Model, TrainableModel
+    from art.rollouts.auto import auto_trajectory, capture_auto_trajectory
     from art.rollouts.batches import trajectory_group_batches
     from art.rollouts.fit import fit
     from art.rollouts.fit_report import FitResult
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from art.rollouts.retry import retry
     from art.rollouts.session import rollout
     from art.rollouts.wrap import wrap
+    from art.rollouts.yielded import capture_yielded_trajectory, yield_trajectory
     from art.trajectories import (
         History,
         Messages,
@@ -53,6 +55,9 @@ __all__ = [
     "TrainableModel",
     "Trajectory",
     "TrajectoryGroup",
+    "auto_trajectory",
+    "capture_auto_trajectory",
+    "capture_yielded_trajectory",
     "errors",
     "fit",
     "gather_trajectories",
@@ -62,6 +67,7 @@ __all__ = [
     "rollout",
     "trajectory_group_batches",
     "wrap",
+    "yield_trajectory",
 ]
 
 _HOMES = {
@@ -82,6 +88,9 @@ _HOMES = {
     "TrainableModel": "art.model",
     "Trajectory": "art.trajectories",
     "TrajectoryGroup": "art.trajectories",
+    "auto_trajectory": "art.rollouts.auto",
+    "capture_auto_trajectory": "art.rollouts.auto",
+    "capture_yielded_trajectory": "art.rollouts.yielded",
     "fit": "art.rollouts.fit",
     "gather_trajectories": "art.rollouts.gather",
     "gather_trajectory_groups": "art.rollouts.gather",
@@ -90,6 +99,7 @@ _HOMES = {
     "rollout": "art.rollouts.session",
     "trajectory_group_batches": "art.rollouts.batches",
     "wrap": "art.rollouts.wrap",
+    "yield_trajectory": "art.rollouts.yielded",
 }
 _MODULES = ("errors", "rewards", "utils")
 """Submodules that `art.name` reaches without an import of their own."""

@@ -5,7 +5,6 @@ Such a name raises an AttributeError like any unknown one, so `hasattr` is False
 
 from __future__ import annotations
 
-_RECORDED = "art.rollout(model), art.wrap and art.gather_trajectory_groups record every call by themselves"
 _METRICS = "pass metrics to model.log(metrics={...}), or put them into a trajectory's metrics"
 _WANDB = "nothing is sent to a tracker; model.log writes history.jsonl beside the checkpoints"
 _NO_SFT = (
@@ -21,10 +20,6 @@ MODULE = {
     "MegatronBackend": "art.LocalBackend and art.RemoteBackend are the backends",
     "PipelineTrainer": "art.fit is the whole loop",
     "TrainSFTConfig": _NO_SFT,
-    "auto_trajectory": _RECORDED,
-    "capture_auto_trajectory": _RECORDED,
-    "capture_yielded_trajectory": "let the rollout return its trajectory, or a list of several",
-    "yield_trajectory": "let the rollout return its trajectory, or a list of several",
     "dev": "its classes are plain dicts here: model._internal_config = {...} and train(..., _config={...})",
     "langgraph": _ANY_AGENT,
     "mcp": "scenarios are any list of yours; " + _ANY_AGENT,

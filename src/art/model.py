@@ -211,7 +211,8 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
                 self.backend()  # ConfigError where none was registered
                 self._openai = server_client(self)
             else:
-                self._openai = plain_client(self._inference_base_url, self._inference_api_key)
+                name = (self.project, self.name)
+                self._openai = plain_client(self._inference_base_url, self._inference_api_key, model=name)
         client: AsyncOpenAI = self._openai
         return client
 

@@ -59,7 +59,7 @@ print(json.dumps([missing, sorted(set(art.__all__) - set(before)), len(art.__all
         _ = art.nonsense
 
 
-@pytest.mark.parametrize("name", ["dev", "auto_trajectory", "ServerlessBackend", "TrainSFTConfig", "mcp"])
+@pytest.mark.parametrize("name", ["dev", "PipelineTrainer", "ServerlessBackend", "TrainSFTConfig", "mcp"])
 def test_what_this_release_lacks_is_said_by_name(name: str) -> None:
     assert not hasattr(art, name)
     with pytest.raises(AttributeError, match=f"art.{name} is not in this release; instead: "):

@@ -184,10 +184,10 @@ class Connection:
         return ControlApi(self)
 
     @cached_property
-    def sync_client(self) -> httpx2.Client:
+    def sync_transport(self) -> httpx2.HTTPTransport:
         """For synchronous agents; thread-safe, shared by all their rollouts."""
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=15.0)
-        return httpx2.Client(limits=limits, trust_env=False)
+        return httpx2.HTTPTransport(limits=limits, trust_env=False)
 
     @property
     def patience(self) -> float:

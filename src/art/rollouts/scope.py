@@ -14,6 +14,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from art.rollouts.recording import Recording, enter_recording, recording_into
+
 HEADER_ROLLOUT = "X-ART-Rollout"
 HEADER_PROJECT = "X-ART-Project"
 HEADER_GROUP = "X-ART-Group"
@@ -40,6 +42,11 @@ class RolloutScope:
     """The group it is compared within, where one is known."""
     member: int = 0
     """Its number within the group."""
+    recording: Recording = field(init=False)
+    """What our own clients were answered under this scope."""
+
+    def __post_init__(self) -> None:
+        self.recording = Recording(self.rollout_id)
 
     def id_for(self, connection: object, project: str, name: str) -> str:
         """The rollout that a call to this model belongs to."""
@@ -72,6 +79,7 @@ def current_scope() -> RolloutScope | None:
 def enter_scope(scope: RolloutScope) -> None:
     """Set the scope for the rest of this task. For code that owns its whole task."""
     _current.set(scope)
+    enter_recording(scope.recording)
 
 
 @contextmanager
@@ -79,6 +87,7 @@ def rollout_scope(scope: RolloutScope) -> Iterator[RolloutScope]:
     """Set the scope inside a `with` block."""
     token = _current.set(scope)
     try:
-        yield scope
+        with recording_into(scope.recording):
+            yield scope
     finally:
         _current.reset(token)

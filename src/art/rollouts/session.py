@@ -28,9 +28,11 @@ from art.types.policy import Limits, Purpose, Sampling
 from art.utils.background import run_blocking
 
 if TYPE_CHECKING:
+    from anthropic import Anthropic, AsyncAnthropic
     from openai import AsyncOpenAI, OpenAI
 
     from art.backends.api import ControlApi, FinishStatus
+    from art.backends.clients import SessionClients
     from art.model import Model
 
 log = logging.getLogger(__name__)
@@ -120,25 +122,46 @@ class RolloutSession:
 
     @property
     def env(self) -> dict[str, str]:
-        """Environment variables for an agent that reads its base URL and key from there."""
+        """Environment variables for an agent, or a child process, that finds its model and key there.
+
+        The Anthropic SDKs append `/v1/messages` to their base URL, OpenAI's only what comes behind `/v1`.
+        """
         return {
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_BASE": self.base_url,
             "OPENAI_API_KEY": self.api_key,
+            "ANTHROPIC_BASE_URL": self.base_url.removesuffix("/v1"),
+            "ANTHROPIC_API_KEY": self.api_key,
+            "ANTHROPIC_AUTH_TOKEN": self.api_key,
             "ART_ROLLOUT_ID": self.rollout_id,
         }
 
     def openai_client(self) -> AsyncOpenAI:
         """An AsyncOpenAI bound to this rollout."""
-        from art.backends.clients import session_client
-
-        return session_client(self.model.backend().connection, self.base_url, self.api_key)
+        return self._clients().openai()
 
     def sync_openai_client(self) -> OpenAI:
         """An OpenAI (synchronous) bound to this rollout."""
-        from art.backends.clients import sync_session_client
+        return self._clients().sync_openai()
 
-        return sync_session_client(self.model.backend().connection, self.base_url, self.api_key)
+    def anthropic_client(self) -> AsyncAnthropic:
+        """An AsyncAnthropic bound to this rollout. ConfigError where anthropic is not installed."""
+        return self._clients().anthropic()
+
+    def sync_anthropic_client(self) -> Anthropic:
+        """An Anthropic (synchronous) bound to this rollout. ConfigError where anthropic is not installed."""
+        return self._clients().sync_anthropic()
+
+    def _clients(self) -> SessionClients:
+        from art.backends.clients import SessionClients
+
+        return SessionClients(
+            self.model.backend().connection,
+            url=self.base_url.removesuffix("/v1"),
+            key=self.api_key,
+            model=(self.model.project, self.model.name),
+            recording=self._scope.recording,
+        )
 
     # -- what comes of it
 
