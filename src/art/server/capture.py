@@ -114,6 +114,7 @@ async def record(store: Store, plan: CallPlan, choices: Sequence[Choice], times:
         tail=[message.to_openai() for message in plan.new_messages],
         tools=[tool.to_template() for tool in plan.request.tools] or None,
         completions=[choice.message.to_openai() for choice in choices],
+        cached_tokens=max((choice.cached_tokens for choice in choices), default=0),
         outlines=[outline(choice.runs) for choice in choices],
         parent_choice=plan.parent.choice if plan.parent is not None else 0,
         kept=plan.request.kept,

@@ -115,6 +115,8 @@ class CallText(BaseModel):
     """One assistant message per choice, by index."""
     outlines: list[list[tuple[str, int, int]]] = Field(default_factory=list)
     """Per choice, in which order it said what (`server.runs.Outline`)."""
+    cached_tokens: int = 0
+    """Prompt tokens that the engine did not compute again."""
     parent_choice: int = 0
     """The choice of the parent call that it continues."""
     kept: dict[str, Any] = Field(default_factory=dict)

@@ -89,15 +89,16 @@ def logprobs(plan: CallPlan, choice: Choice, start: int) -> dict[str, Any]:
     rows = zip(choice.token_ids[start:], choice.logprobs[start:], choice.top_logprobs[start:], strict=True)
     content = [
         {
-            **_token(tokenizer, token, logprob),
-            "top_logprobs": [_token(tokenizer, other, value) for other, value in top],
+            **token_row(tokenizer, token, logprob),
+            "top_logprobs": [token_row(tokenizer, other, value) for other, value in top],
         }
         for token, logprob, top in rows
     ]
     return {"content": content, "refusal": None}
 
 
-def _token(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
+def token_row(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
+    """A token as text and bytes, with its log-probability."""
     raw = tokenizer.token_bytes(token)
     value = float(logprob) if math.isfinite(logprob) else LOWEST_LOGPROB
     return {"token": raw.decode("utf-8", "replace"), "bytes": list(raw), "logprob": value}
