@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute
 
 from art.errors import ArtError, InfraError, InvalidInput, MethodNotAllowed, NotFound
 from art.server import api_health, api_jobs, api_keys, api_models, api_rollouts
+from art.server.dialects.anthropic import routes as anthropic_routes
 from art.server.dialects.chat import routes as chat_routes
 from art.server.dialects.models import routes as model_routes
 from art.server.dialects.upstreams import routes as upstream_routes
@@ -33,7 +34,7 @@ def api_routes() -> list[ApiRoute]:
 def build_app(gateway: Gateway) -> Starlette:
     """The application over one gateway. Starting and stopping the gateway is not its business."""
     table: list[BaseRoute] = [starlette_route(route) for route in api_routes()]
-    table += [*chat_routes(), *model_routes()]
+    table += [*chat_routes(), *anthropic_routes(), *model_routes()]
     table += upstream_routes()  # the last: what no dialect serves
     app = Starlette(
         routes=table,

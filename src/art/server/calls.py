@@ -109,7 +109,8 @@ async def plan_call(
         request = replace(request, messages=said)
     else:
         match = located.borrowed or session.graph.match(digests, request.messages)
-        prompt = await chat_prompt(sessions, request, entry, match, digests)
+        at_most = entry.context_length - 1
+        prompt = await chat_prompt(sessions, request, entry, match, digests, at_most=at_most)
     if session.stopped:
         raise ending(session.id)
     room = _room(entry, len(prompt.token_ids))
@@ -126,7 +127,7 @@ async def plan_call(
         entry=entry,
         step=located.step,
         number=number,
-        branch=session.graph.branch_for(parent),
+        branch=session.graph.branch_for(parent, prompt.digest),
         prompt=prompt,
         parent=parent,
         new_messages=request.messages[prompt.depth :] if parent is not None else request.messages,
@@ -140,8 +141,24 @@ async def plan_call(
     )
 
 
-async def chat_prompt(
+async def count_prompt(
     sessions: Sessions, request: CallRequest, entry: ModelEntry, match: Match, digests: Sequence[str]
+) -> int:
+    """Tokens of the prompt that a chat would have, whether it fits or not. Refused like the chat itself."""
+    _check_tools(request, entry)
+    _check_options(request.options, entry)
+    prompt = await chat_prompt(sessions, request, entry, match, digests, at_most=None)
+    return len(prompt.token_ids)
+
+
+async def chat_prompt(
+    sessions: Sessions,
+    request: CallRequest,
+    entry: ModelEntry,
+    match: Match,
+    digests: Sequence[str],
+    *,
+    at_most: int | None,
 ) -> Prompt:
     """The tokens of a chat behind the known path `match`."""
     return await sessions.off_loop.run(
@@ -154,7 +171,7 @@ async def chat_prompt(
         tools=request.tools,
         options=request.options,
         history=entry.row.config.history,
-        at_most=entry.context_length - 1,
+        at_most=at_most,
     )
 
 
