@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 from art.engine.protocol import AdapterCheck, AdapterRef, EngineCapabilities, Sampled, SampleRequest
-from art.errors import InvalidInput, PromptTooLong
+from art.errors import InvalidInput, PromptTooLong, UnsupportedOption
 
 MAX_TOP_LOGPROBS = 20
 """As OpenAI's API allows; each costs an event's size on every token."""
@@ -44,6 +44,13 @@ def parse_sample(params: dict[str, Any], capabilities: EngineCapabilities) -> Sa
         request.top_logprobs,
         f"in [0, {MAX_TOP_LOGPROBS}]",
     )
+    _check(isinstance(request.grammar, str), "grammar", request.grammar, "text")
+    if request.grammar and not capabilities.grammar:
+        raise UnsupportedOption(
+            f"the {capabilities.kind} engine follows no grammar here",
+            cause="the model's folder has no tokenizer.json",
+            hint="ask for the form in the prompt and check it in the reward",
+        )
     return request
 
 
@@ -70,6 +77,8 @@ def sampled_message(key: int, event: Sampled) -> dict[str, Any]:
     body: dict[str, Any] = {"token_ids": event.token_ids, "logprobs": event.logprobs}
     if event.top_logprobs:
         body["top_logprobs"] = event.top_logprobs
+    if event.forced:
+        body["forced"] = event.forced
     if event.finish_reason is not None:
         body["finish_reason"] = event.finish_reason
     if event.cached_tokens:
@@ -85,6 +94,7 @@ def parse_sampled(body: dict[str, Any]) -> Sampled:
         top_logprobs=[
             [(int(token), float(logp)) for token, logp in row] for row in body.get("top_logprobs", ())
         ],
+        forced=[bool(forced) for forced in body.get("forced", ())],
         finish_reason=body.get("finish_reason"),
         cached_tokens=int(body.get("cached_tokens", 0)),
     )

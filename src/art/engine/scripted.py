@@ -7,7 +7,8 @@ The script is JSON:
 
 The first rule whose `match` is found in the last `tail_chars` characters of the decoded prompt (and whose
 `version`, when given, matches the whole version name) answers; the request's seed chooses among its
-replies. Everything is a function of request and script, so a run repeats itself.
+replies. Everything is a function of request and script, so a run repeats itself. A request with a grammar fails
+where the reply does not follow it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import IO, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tokenizers import Tokenizer
 
+from art.engine.grammar import Grammars
 from art.engine.protocol import (
     BASE_VERSION,
     AdapterCheck,
@@ -108,6 +110,7 @@ class ScriptedEngine:
         self._tokenizer = tokenizer
         self._script = script
         self._log = log
+        self._grammars = Grammars(tokenizer, vocab_size=capabilities.vocab_size)
         self._waiting: OrderedDict[int, _Choice] = OrderedDict()
         self._running: dict[int, _Choice] = {}
         self._cancelled: set[int] = set()
@@ -147,6 +150,7 @@ class ScriptedEngine:
             dtype="none",
             adapter_mode="scripted",
             max_adapters=max_adapters,
+            grammar=True,
             notes=["scripted engine: answers come from rules, not from a model"],
         )
         # Line buffered: a test reads the log while the engine runs.
@@ -228,9 +232,26 @@ class ScriptedEngine:
         token_ids: list[int] = self._tokenizer.encode(reply, add_special_tokens=False).ids
         if request.stop_token_ids:
             token_ids = [*token_ids, request.stop_token_ids[0]]
+        if request.grammar:
+            token_ids = self._follow(request, token_ids, reply)
         room = self.capabilities.context_length - len(request.prompt_token_ids)
         allowed = min(request.max_tokens, room)
         return token_ids[:allowed], len(token_ids) > allowed
+
+    def _follow(self, request: SampleRequest, token_ids: list[int], reply: str) -> list[int]:
+        """The tokens up to where the grammar is complete. InvalidInput where it refuses one: a script cannot be forced."""
+        matcher = self._grammars.matcher(request)
+        for at, token in enumerate(token_ids):
+            if not matcher.take(token):
+                before = self._tokenizer.decode(token_ids[:at], skip_special_tokens=False)
+                raise InvalidInput(
+                    "the script's reply does not follow the request's grammar",
+                    cause=f"{reply[:80]!r} is refused behind {before[-80:]!r}",
+                    hint="give the script a reply of the form that is asked for",
+                )
+            if matcher.complete:
+                return token_ids[: at + 1]
+        return token_ids
 
     def _reply(self, tail: str, request: SampleRequest) -> str:
         for rule in self._script.rules:

@@ -149,6 +149,7 @@ def join(events: Sequence[Sampled]) -> Sampled:
         token_ids=[token for event in events for token in event.token_ids],
         logprobs=[logprob for event in events for logprob in event.logprobs],
         top_logprobs=[row for event in events for row in event.top_logprobs],
+        forced=[at for event in events for at in event.forced or [False] * len(event.token_ids)],
         finish_reason=events[-1].finish_reason,
         cached_tokens=events[0].cached_tokens,
     )

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from art.engine.grammar import Grammars
 from art.engine.protocol import AdapterCheck, AdapterRef, EngineCapabilities, Sampled, SampleRequest
 from art.engine.step import StepEvent
 from art.engine.torch.adapters import AdapterStore
@@ -49,6 +50,7 @@ class TorchEngine:
         *,
         slots: int,
         prefix_cache: bool,
+        grammars: Grammars | None = None,
     ) -> None:
         self.capabilities = capabilities
         self.stats: dict[str, Any] = {}
@@ -59,6 +61,7 @@ class TorchEngine:
         self._scheduler = Scheduler(
             self._slots, cache, max_batch=capabilities.max_batch, prefix_cache=prefix_cache
         )
+        self._grammars = grammars
         self._cancelled: set[int] = set()
         self._tokens_sampled = 0
         self._tokens_computed = 0
@@ -105,6 +108,7 @@ class TorchEngine:
                 dtype=placement.dtype,
                 device=placement.device,
             )
+        grammars = Grammars.of_model(folder, vocab_size=architecture.shape.vocab_size)
         capabilities = EngineCapabilities(
             kind="torch",
             base_model=base_model,
@@ -114,13 +118,23 @@ class TorchEngine:
             dtype="bf16" if placement.dtype == torch.bfloat16 else "fp32",
             max_adapters=max_adapters,
             device=placement.device.type,
+            grammar=grammars is not None,
             notes=[*notes, *fitted],
         )
-        return cls(architecture, adapters, cache, capabilities, slots=slots, prefix_cache=prefix_cache)
+        return cls(
+            architecture,
+            adapters,
+            cache,
+            capabilities,
+            slots=slots,
+            prefix_cache=prefix_cache,
+            grammars=grammars,
+        )
 
     def submit(self, key: int, request: SampleRequest) -> None:
         self._adapters.weights(request.version)
-        self._scheduler.waiting.append(Choice(key, request, self.capabilities.context_length))
+        matcher = self._grammars.matcher(request) if self._grammars and request.grammar else None
+        self._scheduler.waiting.append(Choice(key, request, self.capabilities.context_length, matcher))
 
     def cancel(self, key: int) -> None:
         self._cancelled.add(key)
@@ -171,7 +185,10 @@ class TorchEngine:
         logits_B_V = self._architecture.logits(weights, hidden_T_E[rows])
         choices = [choice for _, choice in ends]
         draws = sample(
-            logits_B_V, [choice.request for choice in choices], [choice.sampled for choice in choices]
+            logits_B_V,
+            [choice.request for choice in choices],
+            [choice.sampled for choice in choices],
+            [choice.matcher for choice in choices],
         )
         self._tokens_sampled += len(draws)
         return [self._extend(choice, draw) for choice, draw in zip(choices, draws, strict=True)]
@@ -179,6 +196,10 @@ class TorchEngine:
     def _extend(self, choice: Choice, draw: Draw) -> StepEvent:
         if not math.isfinite(draw.logprob):
             return self._overflowed(choice)
+        failure = choice.matcher.error() if choice.matcher is not None else None
+        if failure is not None:
+            self._scheduler.remove(choice.key)
+            return choice.key, failure
         first = choice.sampled == 0
         choice.tokens.append(draw.token)
         reason = choice.finish_reason()
@@ -188,6 +209,7 @@ class TorchEngine:
             [draw.token],
             [draw.logprob],
             top_logprobs=[draw.top] if choice.request.top_logprobs else [],
+            forced=[True] if draw.forced else [],
             finish_reason=reason,
             cached_tokens=choice.cached_tokens if first else 0,
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -38,10 +39,24 @@ class Draw:
     """log-softmax(logits / temperature), before truncation; at temperature 0 that of temperature 1. NaN when the
     model overflowed; the token means nothing then."""
     top: list[tuple[int, float]]
+    forced: bool = False
+    """The grammar refused the model's own draw, and this is another."""
 
 
-def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
-    """Two numbers in [0, 1) per (seed, position), a pure function of them, shape [B, 2].
+class Constraint(Protocol):
+    """Which tokens may come next in one row (art.engine.grammar)."""
+
+    def take(self, token: int) -> bool:
+        """Go on with `token` if it is allowed."""
+        ...
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """What may be taken, [V]; nothing at all where the row cannot go on."""
+        ...
+
+
+def uniforms(seeds: Sequence[int], positions: Sequence[int], *, pair: int = 0) -> NDArray[np.float64]:
+    """Two numbers in [0, 1) per (seed, position), a pure function of them, shape [B, 2]. Each `pair` is another two.
 
     SplitMix64 (Steele, Lea, Flood 2014) as a keyed counter: independent of what else is in the batch.
     """
@@ -49,21 +64,33 @@ def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> NDArray[np.float
     position_B = np.array(positions, dtype=np.uint64)
     with np.errstate(over="ignore"):
         key_B = _mix(_mix(seed_B + _GOLDEN) + position_B * _GOLDEN)
-        bits_B_2 = np.stack([_mix(key_B + _GOLDEN), _mix(key_B + _GOLDEN + _GOLDEN)], axis=1)
+        bits_B_2 = np.stack([_mix(key_B + _GOLDEN * np.uint64(2 * pair + at)) for at in (1, 2)], axis=1)
     return (bits_B_2 >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def sample(logits_B_V: Tensor, requests: Sequence[SampleRequest], positions: Sequence[int]) -> list[Draw]:
-    """One token per row. `positions` count a request's sampled tokens from 0 and select its random numbers."""
+def sample(
+    logits_B_V: Tensor,
+    requests: Sequence[SampleRequest],
+    positions: Sequence[int],
+    constraints: Sequence[Constraint | None] = (),
+) -> list[Draw]:
+    """One token per row. `positions` count a request's sampled tokens from 0 and select its random numbers.
+
+    `constraints`, one per row or none at all, are advanced by the tokens drawn. See `constrained`.
+    """
+    constraints = constraints or [None] * len(requests)
     draws: list[Draw] = []
     for start in range(0, len(requests), CHUNK_ROWS):
         rows = slice(start, start + CHUNK_ROWS)
-        draws += _sample_chunk(logits_B_V[rows].float(), requests[rows], positions[rows])
+        draws += _sample_chunk(logits_B_V[rows].float(), requests[rows], positions[rows], constraints[rows])
     return draws
 
 
 def _sample_chunk(
-    logits_B_V: Tensor, requests: Sequence[SampleRequest], positions: Sequence[int]
+    logits_B_V: Tensor,
+    requests: Sequence[SampleRequest],
+    positions: Sequence[int],
+    constraints: Sequence[Constraint | None],
 ) -> list[Draw]:
     # Temperature 0 is greedy and reports log-probabilities at temperature 1.
     temperatures = [request.temperature or 1.0 for request in requests]
@@ -79,6 +106,13 @@ def _sample_chunk(
             token_B[row] = logits_B_V[row].argmax()
         elif (request.top_k or request.top_p < 1) and torch.isfinite(blocks.logsumexp_B[row]):
             token_B[row] = truncated_draw(logits_B_V[row], request.top_k, request.top_p, float(u_B_2[row, 0]))
+    forced = [False] * len(requests)
+    for row, constraint in enumerate(constraints):
+        if constraint is not None and torch.isfinite(blocks.logsumexp_B[row]):
+            drawn = int(token_B[row])
+            token_B[row], forced[row] = constrained(
+                logits_B_V[row], drawn, requests[row], positions[row], constraint
+            )
     logprob_B = (logits_B_V.gather(1, token_B[:, None]).squeeze(1) - blocks.logsumexp_B).tolist()
     tops = [
         _top(logits_B_V[row], blocks.logsumexp_B[row], request.top_logprobs)
@@ -86,9 +120,38 @@ def _sample_chunk(
     ]
     # Rounding can leave a certain token a hair above 0, which no log-probability is.
     return [
-        Draw(token, min(logprob, 0.0), top)
-        for token, logprob, top in zip(token_B.tolist(), logprob_B, tops, strict=True)
+        Draw(token, min(logprob, 0.0), top, other)
+        for token, logprob, top, other in zip(token_B.tolist(), logprob_B, tops, forced, strict=True)
     ]
+
+
+def constrained(
+    logits_V: Tensor, token: int, request: SampleRequest, position: int, constraint: Constraint
+) -> tuple[int, bool]:
+    """(token, forced): the row's own draw where the constraint takes it, else one from what it allows.
+
+    `logits_V` are divided by the temperature. With p the model's distribution and A the allowed tokens, a token y
+    of A comes out with the probability that it is drawn at once, or that a refused one is and y follows:
+    p(y) + (1 - p(A)) p(y) / p(A) = p(y) / p(A). So the result is distributed as p restricted to A, a token that is
+    not forced is a draw from p itself, and the mask is only computed after a refusal. top_k and top_p cut the
+    distribution that a draw is made from: first p, then p restricted to A.
+    """
+    if constraint.take(token):
+        return token, False
+    allowed_V = constraint.allowed()
+    if not allowed_V.any():  # the constraint knows why
+        return token, False
+    refused_V = torch.from_numpy(~allowed_V).to(logits_V.device)
+    masked_V = logits_V.masked_fill(refused_V, float("-inf"))
+    u_B_2 = torch.from_numpy(uniforms([request.seed], [position], pair=1)).to(logits_V.device)
+    if request.temperature == 0:
+        token = int(masked_V.argmax())
+    elif request.top_k or request.top_p < 1:
+        token = truncated_draw(masked_V, request.top_k, request.top_p, float(u_B_2[0, 0]))
+    else:
+        token = int(Blocks(masked_V[None]).draw(u_B_2))
+    constraint.take(token)
+    return token, True
 
 
 class Blocks:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from art.engine.grammar import Matcher
 from art.engine.protocol import SampleRequest
 from art.engine.torch.attention import Segment
 from art.engine.torch.kv import KVCache, Slot, SlotTable, Space, common_prefix
@@ -28,6 +29,8 @@ class Choice:
     request: SampleRequest
     context: int
     """Tokens a sequence may have."""
+    matcher: Matcher | None = None
+    """Where the choice stands in its grammar, if it has one."""
     tokens: list[int] = field(default_factory=list)
     """Prompt and sampled tokens; those that the slot lacks are still to be computed."""
     slot: Slot | None = None
@@ -56,6 +59,8 @@ class Choice:
     def finish_reason(self) -> str | None:
         """Why the choice ends with its last sampled token, or None."""
         if self.tokens[-1] in self.request.stop_token_ids:
+            return "stop"
+        if self.matcher is not None and self.matcher.complete:
             return "stop"
         if self.sampled >= self.request.max_tokens or len(self.tokens) >= self.context:
             return "length"
