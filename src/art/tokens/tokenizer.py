@@ -106,6 +106,10 @@ class Tokenizer:
         """Whether there is a token of this id."""
         return 0 <= token_id < 2**32 and self._fast.id_to_token(token_id) is not None
 
+    def added_tokens(self) -> dict[str, int]:
+        """The tokens outside the model's own vocabulary, special or not, with their ids."""
+        return {str(token.content): int(at) for at, token in self._fast.get_added_tokens_decoder().items()}
+
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes a token stands for; a special token's are those of its name."""
         piece = self._fast.id_to_token(token_id)
