@@ -44,10 +44,12 @@ class Session:
             parent=prompt.node,
             depth=depth + 1,
             message=message,
-            tokens=np.asarray(prompt.token_ids + token_ids, dtype=np.int32),
+            shared=prompt.reused,
+            tail=np.asarray(prompt.token_ids[prompt.reused :] + token_ids, dtype=np.int32),
             call_id=f"c{self.calls}",
             choice=0,
-            branch=self.graph.branch_for(prompt.node),
+            branch=self.graph.branch_for(prompt.node, prompt.digest),
+            turn=prompt.digest,
         )
         self.calls += 1
         self.graph.add(node)
@@ -177,15 +179,21 @@ def test_branches_are_numbered_as_they_fork() -> None:
     fork = session.sample(session.prompt([*longer[:2], kit.user("x")]), 3, kit.assistant("y"), [7])
     again = session.sample(session.prompt(base), 1, kit.assistant("z"), [8])
     after = session.prompt([*longer[:2], kit.user("x"), kit.assistant("y"), kit.user("more")])
-    assert [first.branch, main.branch, fork.branch, again.branch] == [0, 0, 1, 2]
+    assert [first.branch, main.branch, fork.branch, again.branch] == [0, 0, 1, 0]
     assert after.node is fork
-    assert session.graph.branch_for(after.node) == 1
+    branch_for = session.graph.branch_for
+    assert branch_for(after.node, "d1") == 1
     # A call that failed leaves its place to the one that repeats it.
-    session.graph.abandon(fork, 1)
-    assert session.graph.branch_for(fork) == 1
-    assert session.graph.branch_for(fork) == 3
-    session.graph.abandon(fork, 3)
-    assert session.graph.branch_for(fork) == 4
+    session.graph.abandon(fork, 1, "d1")
+    assert branch_for(fork, "d2") == 1
+    assert branch_for(fork, "d2") == 1  # a repeated request makes a sibling, and no branch
+    assert branch_for(fork, "d3") == 2
+    session.graph.abandon(fork, 2, "d3")
+    assert branch_for(fork, "d4") == 3
+    session.graph.abandon(fork, 1, "d2")  # its sibling still stands
+    assert branch_for(fork, "d5") == 4
+    # Of several answers to one request, the second that is continued is a path of its own.
+    assert branch_for(again, "e1") == 5
 
 
 def test_returned_call_ids_tell_equal_choices_apart() -> None:

@@ -142,17 +142,18 @@ def _choice_record(plan: CallPlan, choice: Choice) -> ChoiceRecord:
 
 def node_of(plan: CallPlan, choice: Choice) -> Node:
     """The choice as a place in the session's token memory."""
-    tokens = np.concatenate(
-        [np.asarray(plan.prompt.token_ids, dtype=np.int32), np.asarray(choice.token_ids, dtype=np.int32)]
-    )
+    prompt = plan.prompt
+    tail = [*prompt.token_ids[prompt.reused :], *choice.token_ids]
     message = choice.message
     return Node(
-        digest=next_digest(plan.prompt.digest, message),
-        parent=plan.prompt.node,
+        digest=next_digest(prompt.digest, message),
+        parent=prompt.node,
         depth=len(plan.request.messages) + 1,
         message=message,
-        tokens=tokens,
+        shared=prompt.reused,
+        tail=np.asarray(tail, dtype=np.int32),
         call_id=plan.call_id,
         choice=choice.index,
         branch=plan.branch,
+        turn=prompt.digest,
     )

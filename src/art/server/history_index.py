@@ -49,6 +49,16 @@ class HistoryIndex:
             session.heads.add(key)
             self._heads.setdefault(key, []).append(session)
 
+    def forget(self, session: Session, entry: ModelEntry, nodes: Sequence[Node]) -> None:
+        """Choices that the session's memory no longer holds."""
+        for node in nodes:
+            key = (session.row.key_id or "", entry.key, node.digest)
+            if key in session.heads and not session.graph.knows(node.digest):
+                session.heads.remove(key)
+                self._heads[key].remove(session)
+                if not self._heads[key]:
+                    del self._heads[key]
+
     def find(
         self, key_id: str, entry: ModelEntry, digests: Sequence[str], messages: Sequence[Message]
     ) -> list[tuple[Session, Match]]:

@@ -356,9 +356,10 @@ class Sessions:
 
     def remember(self, session: Session, entry: ModelEntry, node: Node) -> None:
         """Add a sampled choice to the session's token memory."""
-        session.graph.add(node)
+        forgotten = session.graph.add(node)
         if session.row.implicit:
             self._by_own_history.remember(session, entry, node)
+            self._by_own_history.forget(session, entry, forgotten)
 
     # -- notices
 
