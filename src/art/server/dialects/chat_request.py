@@ -12,6 +12,7 @@ from art.errors import InvalidInput, UnsupportedOption
 from art.server.calls import CallRequest
 from art.server.dialects.options import (
     flag,
+    include_usage,
     integer,
     refuse_unknown,
     refuse_unless_neutral,
@@ -118,7 +119,7 @@ def parse_chat_request(body: object, *, size: int = 0) -> ChatRequest:
             size=size,
         ),
         stream=stream,
-        include_usage=stream and _include_usage(body),
+        include_usage=stream and include_usage(body),
     )
 
 
@@ -139,16 +140,3 @@ def _refuse_unsupported(body: dict[str, Any]) -> None:
             cause="a forced call needs grammar-constrained sampling",
             hint='use "auto" or "none"',
         )
-
-
-def _include_usage(body: dict[str, Any]) -> bool:
-    options = body.get("stream_options")
-    if options is None:
-        return False
-    if not isinstance(options, dict):
-        raise InvalidInput("`stream_options` must be an object")
-    unknown = set(options) - {"include_usage", "include_obfuscation", "continuous_usage_stats"}
-    if unknown or options.get("continuous_usage_stats"):
-        name = next(iter(unknown), "continuous_usage_stats")
-        raise UnsupportedOption(f"`stream_options.{name}` is not supported", hint="leave it out")
-    return bool(options.get("include_usage"))

@@ -119,6 +119,20 @@ def template_options(body: Mapping[str, Any], effort: object) -> dict[str, Any]:
     return found
 
 
+def include_usage(body: Mapping[str, Any]) -> bool:
+    """Whether the stream is to end with the usage (`stream_options`)."""
+    options = body.get("stream_options")
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        raise InvalidInput("`stream_options` must be an object")
+    unknown = set(options) - {"include_usage", "include_obfuscation", "continuous_usage_stats"}
+    if unknown or options.get("continuous_usage_stats"):
+        name = next(iter(unknown), "continuous_usage_stats")
+        raise UnsupportedOption(f"`stream_options.{name}` is not supported", hint="leave it out")
+    return bool(options.get("include_usage"))
+
+
 def _check_range(name: str, value: float, low: float, high: float) -> None:
     if value < low:
         raise InvalidInput(f"`{name}` is {str(value)[:40]}, the least is {low}")
