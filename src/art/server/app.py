@@ -15,6 +15,7 @@ from art.errors import ArtError, InfraError, InvalidInput, MethodNotAllowed, Not
 from art.server import api_health, api_jobs, api_keys, api_models, api_rollouts
 from art.server.dialects.anthropic import routes as anthropic_routes
 from art.server.dialects.chat import routes as chat_routes
+from art.server.dialects.completions import routes as completion_routes
 from art.server.dialects.models import routes as model_routes
 from art.server.dialects.responses import routes as responses_routes
 from art.server.dialects.upstreams import routes as upstream_routes
@@ -35,7 +36,7 @@ def api_routes() -> list[ApiRoute]:
 def build_app(gateway: Gateway) -> Starlette:
     """The application over one gateway. Starting and stopping the gateway is not its business."""
     table: list[BaseRoute] = [starlette_route(route) for route in api_routes()]
-    table += [*chat_routes(), *responses_routes(), *anthropic_routes(), *model_routes()]
+    table += [*chat_routes(), *responses_routes(), *anthropic_routes(), *completion_routes(), *model_routes()]
     table += upstream_routes()  # the last: what no dialect serves
     app = Starlette(
         routes=table,

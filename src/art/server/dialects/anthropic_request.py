@@ -12,11 +12,17 @@ from typing import Any
 from art.errors import InvalidInput, UnsupportedOption
 from art.server.calls import CallRequest
 from art.server.dialects.anthropic_messages import parse_conversation, parse_tool_choice, parse_tools
-from art.server.dialects.options import flag, integer, number, refuse_unknown, refuse_unless_neutral
+from art.server.dialects.options import (
+    MAX_STOPS,
+    flag,
+    integer,
+    refuse_unknown,
+    refuse_unless_neutral,
+    sampling_options,
+)
 from art.server.dialects.serving import Ask
 
 DIALECT = "anthropic.messages"
-MAX_STOPS = 16
 
 #: Options that do not touch what is sampled.
 HARMLESS = frozenset(
@@ -108,21 +114,11 @@ def _call(body: Mapping[str, Any], asked: dict[str, Any], size: int) -> CallRequ
 
 def _sampling(body: Mapping[str, Any]) -> dict[str, Any]:
     """The sampling options that are given, checked."""
-    limit = integer(body, "max_tokens", 1, None)
-    if limit is None:
+    asked = sampling_options(body, "max_tokens")
+    if "max_tokens" not in asked:
         raise InvalidInput("`max_tokens` is missing", hint="the most tokens that the answer may have")
-    top_p = number(body, "top_p", 0.0, 1.0)
-    if top_p == 0.0:
-        raise InvalidInput("`top_p` must be over 0", hint="temperature=0 is greedy")
-    found: dict[str, Any] = {
-        "max_tokens": limit,
-        "temperature": number(body, "temperature", 0.0, 100.0),
-        "top_p": top_p,
-        "top_k": integer(body, "top_k", 0, None),
-        "seed": integer(body, "seed", None, None),
-        "stop": _stops(body.get("stop_sequences")) or None,
-    }
-    return {name: value for name, value in found.items() if value is not None}
+    stops = _stops(body.get("stop_sequences"))
+    return {**asked, "stop": stops} if stops else asked
 
 
 def _stops(value: object) -> tuple[str, ...]:
