@@ -19,7 +19,7 @@ from art.server.auth import Principal
 from art.server.ownership import visible_rollout
 from art.server.session import CallHeaders, Session, check_id, ended
 from art.server.state import Gateway
-from art.server.streaming import answer_or_gone, until_gone
+from art.server.streaming import ClientGone, answer_or_gone, until_gone
 from art.server.upstreams import Upstream, route_of
 from art.server.upstreams_answer import error_events
 from art.server.upstreams_exchange import Exchange, Head, Passed
@@ -71,6 +71,9 @@ async def pass_on(
     _start(exchange, gateway, session)
     try:
         head = await answer_or_gone(request, exchange.head())
+    except ClientGone:
+        await exchange.cancel()
+        return Response(status_code=499)  # nobody reads it
     except BaseException:
         await exchange.cancel()
         raise

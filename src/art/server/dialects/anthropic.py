@@ -23,6 +23,7 @@ from art.server.dialects.anthropic_request import (
 from art.server.dialects.serving import call_headers, serve
 from art.server.responses import error_response
 from art.server.state import Gateway
+from art.server.upstreams_serving import pass_on
 from art.store.records import Role
 
 
@@ -62,18 +63,21 @@ class MessagesDialect:
 async def count_tokens(request: Request) -> Response:
     """How many tokens the prompt would have if it were sent now, memory included. Recorded nowhere."""
     try:
-        return JSONResponse({"input_tokens": await _count(request)})
+        return await _count(request)
     except ArtError as error:
         return error_response(error, "anthropic")
 
 
-async def _count(request: Request) -> int:
+async def _count(request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
     principal: Principal = request.state.principal
     principal.require(Role.INFER)
     raw = await bounded_body(request, min(gateway.settings.max_body_bytes, MAX_INFERENCE_BYTES))
     sessions = gateway.sessions
-    asked = await sessions.off_loop.run(len(raw), _read_count, raw)
+    body = await sessions.off_loop.run(len(raw), read_json, raw)
+    if (upstream := gateway.upstreams.find(body)) is not None:
+        return await pass_on(request, call_headers(request), upstream, body)
+    asked = await sessions.off_loop.run(len(raw), _read_count, body, len(raw))
     entry, session = await sessions.look(call_headers(request), principal, asked.model)
     call = asked.settled(entry)
     digests = await sessions.off_loop.run(len(raw), call.digests)
@@ -82,10 +86,10 @@ async def _count(request: Request) -> int:
     else:
         match = sessions.known_path(principal.key_id, entry, digests, call.messages)
     with reading("the request"):
-        return await count_prompt(sessions, call, entry, match, digests)
+        tokens = await count_prompt(sessions, call, entry, match, digests)
+    return JSONResponse({"input_tokens": tokens})
 
 
-def _read_count(raw: bytes) -> CallRequest:
-    body = read_json(raw)
+def _read_count(body: object, size: int) -> CallRequest:
     with reading("the request"):
-        return parse_count_request(body, size=len(raw))
+        return parse_count_request(body, size=size)

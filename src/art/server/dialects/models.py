@@ -31,14 +31,17 @@ async def list_models(request: Request) -> Response:
         gateway, project = _seen(request)
     except ArtError as error:
         return error_response(error, "openai")
-    entries = gateway.versions.entries(project)
-    return JSONResponse({"object": "list", "data": [_model(entry, entry.step) for entry in entries]})
+    data = [_model(entry, entry.step) for entry in gateway.versions.entries(project)]
+    data += [_upstream(name, gateway) for name in gateway.upstreams.names]
+    return JSONResponse({"object": "list", "data": data})
 
 
 async def get_model(request: Request) -> Response:
     """One model; `@step` names a step of it."""
     try:
         gateway, project = _seen(request)
+        if request.path_params["model"] in gateway.upstreams.names:
+            return JSONResponse(_upstream(request.path_params["model"], gateway))
         entry, step = gateway.versions.resolve(request.path_params["model"], project)
     except ArtError as error:
         return error_response(error, "openai")
@@ -51,6 +54,10 @@ def _seen(request: Request) -> tuple[Gateway, str | None]:
     if "rollout" in request.path_params:
         principal.require_rollout(request.path_params["rollout"])
     return request.app.state.gateway, principal.project
+
+
+def _upstream(name: str, gateway: Gateway) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": int(gateway.started_at), "owned_by": "upstream"}
 
 
 def _model(entry: ModelEntry, step: int) -> dict[str, Any]:

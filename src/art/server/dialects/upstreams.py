@@ -13,7 +13,6 @@ from art.server.body import bounded_body, read_json
 from art.server.dialects.serving import call_headers
 from art.server.responses import error_response, shape_of
 from art.server.state import Gateway
-from art.server.streaming import ClientGone
 from art.server.upstreams import not_served
 from art.server.upstreams_serving import pass_on
 from art.store.records import Role
@@ -50,5 +49,3 @@ async def others(request: Request) -> Response:
         return await pass_on(request, call_headers(request), upstream, body)
     except ArtError as error:
         return error_response(error, shape_of(path))
-    except ClientGone:
-        return Response(status_code=499)  # nobody reads it
