@@ -1,4 +1,4 @@
-"""Tokens to text, stop strings and tool calls: the same result however the text is cut."""
+"""Tokens to text and stop strings: the same result however the text is cut."""
 
 from __future__ import annotations
 
@@ -18,11 +18,6 @@ from art.errors import PromptTooLong
 from art.testing.tiny import byte_tokenizer
 from art.tokens.stops import StopMatcher
 from art.tokens.tokenizer import most_bytes_per_token
-from art.tokens.tools import ToolParser, assistant_message, call_text, parse_call
-from art.types.messages import ToolCall
-
-CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
-
 
 def cut(text: str, places: list[int]) -> list[str]:
     """`text` in pieces."""
@@ -98,83 +93,6 @@ def test_text_ends_before_the_first_stop_string(
     out = "".join(matcher.feed(piece) for piece in cut(text, places))
     assert out + matcher.finish() == expected
     assert (matcher.matched is not None) == (expected != text)
-
-
-# -- tool calls
-
-
-def parse(pieces: list[str]) -> list[str | ToolCall]:
-    parser = ToolParser(["get_weather", "look_up"])
-    out = [item for piece in pieces for item in parser.feed(piece)]
-    return out + parser.finish()
-
-
-def shape(items: list[str | ToolCall]) -> tuple[str, list[tuple[str, object]]]:
-    text = "".join(item for item in items if isinstance(item, str))
-    calls = [item.function for item in items if isinstance(item, ToolCall)]
-    return text, [(call.name, json.loads(call.arguments)) for call in calls]
-
-
-PARIS = ("get_weather", {"city": "Paris"})
-CASES: list[tuple[str, str, list[tuple[str, object]]]] = [
-    (CALL, "", [PARIS]),
-    (f"Let me see.\n{CALL}", "Let me see.\n", [PARIS]),
-    (f"\n {CALL}\n{CALL}\n", "", [PARIS, PARIS]),
-    (f"a {CALL} b", "a  b", [PARIS]),
-    ('<tool_call>\n{"name": "x", "arguments": "{\\"a\\": 1}"}\n</tool_call>', "", [("x", {"a": 1})]),
-    ('<tool_call>{"name": "x", "parameters": {"a": 1}}</tool_call>', "", [("x", {"a": 1})]),
-    ('<tool_call>{"name": "x"}</tool_call>', "", [("x", {})]),
-    (CALL.removesuffix("</tool_call>"), "", [PARIS]),
-    ('<tool_call>{"name": "x", "arguments"', '<tool_call>{"name": "x", "arguments"', []),
-    ("<tool_call>{oops}</tool_call>", "<tool_call>{oops}</tool_call>", []),
-    (f"<tool_call>[1]</tool_call>{CALL}", "<tool_call>[1]</tool_call>", [PARIS]),
-    ('{"name": "get_weather", "arguments": {"city": "Paris"}}', "", [PARIS]),
-    (' [{"name": "get_weather", "arguments": {"city": "Paris"}}] ', "", [PARIS]),
-    ('{"name": "unknown", "arguments": {}}', '{"name": "unknown", "arguments": {}}', []),
-    ('{"weather": "sunny"}', '{"weather": "sunny"}', []),
-    ("{" + CALL, "{", [PARIS]),
-    ("[" * 20_000, "[" * 20_000, []),
-    ("just <tool text", "just <tool text", []),
-    ("  \n ", "  \n ", []),
-    ("", "", []),
-]
-
-
-@pytest.mark.parametrize(("text", "said", "calls"), CASES)
-@settings(max_examples=25, deadline=None)
-@given(places=st.lists(st.integers(0, 120), max_size=12))
-def test_calls_are_found_however_the_text_is_cut(
-    text: str, said: str, calls: list[tuple[str, object]], places: list[int]
-) -> None:
-    assert shape(parse(cut(text, places))) == (said, calls)
-
-
-def test_every_call_gets_an_id_of_its_own() -> None:
-    calls = [item for item in parse([CALL + CALL]) if isinstance(item, ToolCall)]
-    assert len({call.id for call in calls}) == 2
-    assert all(call.id.startswith("call_") for call in calls)
-
-
-def test_what_is_written_for_a_call_is_read_as_that_call() -> None:
-    arguments = {"city": 'Zoë\'s "<Söhne>"', "n": [1, None]}
-    assert shape(parse([call_text("look_up", arguments)])) == ("", [("look_up", arguments)])
-
-
-def test_the_message_of_a_completion() -> None:
-    assert assistant_message([]).content == ""
-    assert assistant_message(parse([CALL])).content is None
-    assert assistant_message(parse([f"a{CALL}"])).content == "a"
-
-
-def test_half_characters_in_a_call_leave_it_the_text_it_is() -> None:
-    for body in (
-        '{"name": "f", "arguments": {"a": "\\ud800"}}',
-        '{"name": "f", "arguments": "{\\"a\\": \\"\\\\ud800\\"}"}',
-        '{"name": "f\\ud800", "arguments": {}}',
-    ):
-        assert parse_call(body) is None
-        parser = ToolParser(["f", "f\ud800"])
-        assert parser.feed(body) + parser.finish() == [body]
 
 
 # -- bounds

@@ -17,6 +17,7 @@ from llguidance import LLMatcher
 
 from art.errors import DeadlineExceeded, InvalidInput, UnsupportedOption
 from art.tokens.formats import CallEnvelope, Formats
+from art.tokens.parsers import harmony
 from art.tokens.tokenizer import Tokenizer
 from art.types.messages import Tool
 from art.utils.deep_stack import call_deep
@@ -32,12 +33,9 @@ REMEMBERED = 256
 WHITESPACE = r" |\r?\n( {0,24}|\t{0,8})"
 """Between the parts of JSON: nothing, a space, or a new line with its indentation. Without a bound a model that
 strays writes white space to the end of its tokens."""
+FREE = r"/(.|\n)*/"
 GAP = r"[ \r\n]{1,4}"
 """Between reasoning, calls and their marks, where it is allowed at all."""
-
-THOUGHTS = {"think": ("<think>", "</think>"), "mistral": ("[THINK]", "[/THINK]")}
-"""Marks around the reasoning, by the name of the reasoning format. A format that is not here has no part of its
-own in front of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class Form:
         return self.schema is None and not self.must_call
 
 
-def grammar_for(form: Form, formats: Formats, tokenizer: Tokenizer, prompt_token_ids: Sequence[int]) -> str:
+def grammar_for(form: Form, formats: Formats, prompt_token_ids: Sequence[int]) -> str:
     """The grammar of a completion, "" where it is free. The prompt's end tells whether it begins inside reasoning.
 
     InvalidInput for a schema that is none, with the keyword; UnsupportedOption where the model's format has no
@@ -67,7 +65,7 @@ def grammar_for(form: Form, formats: Formats, tokenizer: Tokenizer, prompt_token
     """
     if form.free:
         return ""
-    writer = _Writer(tokenizer)
+    writer = _Writer(formats.tokenizer)
     bodies: list[str] = []
     if form.must_call or (form.schema is not None and form.tools):
         envelope = formats.call_envelope()
@@ -79,8 +77,9 @@ def grammar_for(form: Form, formats: Formats, tokenizer: Tokenizer, prompt_token
             )
         bodies.append(writer.calls(form.tools, envelope, parallel=form.parallel))
     if form.schema is not None and not form.must_call:
-        bodies.append(writer.json(answer_schema(form.schema), "answer"))
-    thought = _thought(writer, formats, tokenizer, prompt_token_ids)
+        answer = writer.json(answer_schema(form.schema), "answer")
+        bodies.append(f"{writer.text(_FINAL)} {answer}" if formats.tools == "harmony" else answer)
+    thought = _thought(writer, formats, prompt_token_ids)
     body = f"({' | '.join(bodies)})"
     grammar = writer.grammar(f"{thought} {body}" if thought else body)
     _check_size(grammar)
@@ -164,9 +163,12 @@ class _Writer:
             at = found.end()
         yield text[at:]
 
-    def token(self, text: str) -> int | None:
-        """The id of a text that is one added token."""
-        return self._added.get(text)
+    def until(self, mark: str) -> str:
+        """Any text up to the first `mark`, and the mark."""
+        if mark in self._added:
+            return f"{self.rule('free', FREE)} <[{self._added[mark]}]>"
+        self.rule(f"free[stop={json.dumps(mark)}]", FREE)
+        return "free"
 
     def calls(self, tools: Sequence[Tool], envelope: CallEnvelope, *, parallel: bool) -> str:
         """A rule for one call, or one and more, of the tools."""
@@ -178,9 +180,9 @@ class _Writer:
             arguments = self.json(arguments_schema(tool), f"arguments_{number}")
             bodies.append(self.rule(f"tool_{number}", self._call(tool.function.name, arguments, envelope)))
         call = self.rule("call", f"{begin} ({' | '.join(bodies)}) {end}")
-        if not parallel:
+        if not parallel or (envelope.style == "json" and not envelope.separator):
             return call
-        between = self.text(envelope.separator if envelope.style == "json" else "") or "GAP?"
+        between = self.text(envelope.separator) if envelope.style == "json" else "GAP?"
         return self.rule("calls", f"{call} ({between} {call})*")
 
     def _call(self, name: str, arguments: str, envelope: CallEnvelope) -> str:
@@ -205,31 +207,24 @@ def _lark(part: str | int) -> str:
     return f"{before}{json.dumps(inner)}{after}"
 
 
-def _thought(writer: _Writer, formats: Formats, tokenizer: Tokenizer, prompt: Sequence[int]) -> str:
-    """The reasoning in front of the answer, "" where the model has none."""
-    marks = THOUGHTS.get(formats.reasoning)
+_FINAL = f"{harmony.CHANNEL}final{harmony.MESSAGE}"
+_ANALYSIS = (f"{harmony.CHANNEL}analysis{harmony.MESSAGE}", harmony.END)
+_NEXT = f"{harmony.START}assistant"
+
+
+def _thought(writer: _Writer, formats: Formats, prompt_token_ids: Sequence[int]) -> str:
+    """The reasoning in front of the answer, "" where the model has none. It may be left out unless the prompt opened it."""
+    if formats.tools == "harmony":
+        return writer.rule(
+            "thought", f"({writer.text(_ANALYSIS[0])} {writer.until(_ANALYSIS[1])} {writer.text(_NEXT)})?"
+        )
+    marks = formats.reasoning_marks()
     if marks is None:
         return ""
-    opening, closing = marks
-    end = writer.token(closing)
-    if end is not None:
-        rest = writer.rule("thought_end", f"/(.|\\n)*/ <[{end}]> GAP?")
-    else:
-        writer.rule(f"thought_text[stop={json.dumps(closing)}]", "/(.|\\n)*/")
-        rest = writer.rule("thought_end", "thought_text GAP?")
-    if _inside(tokenizer.decode(prompt[-_TAIL_TOKENS:], skip_special=False), opening, closing):
+    rest = f"{writer.until(marks.close)} GAP?"
+    if formats.opened(prompt_token_ids):
         return rest
-    return writer.rule("thought", f"({writer.text(opening)} {rest})?")
-
-
-_TAIL_TOKENS = 64
-"""Tokens of the prompt's end in which a template may open the reasoning."""
-
-
-def _inside(text: str, opening: str, closing: str) -> bool:
-    """Whether a text ends inside reasoning that it opened: only white space follows the mark."""
-    _, found, after = text.rpartition(opening)
-    return bool(found) and not after.strip()
+    return writer.rule("thought", f"({writer.text(marks.open)} {rest})?")
 
 
 def _with_whitespace(schema: Mapping[str, Any]) -> dict[str, Any]:

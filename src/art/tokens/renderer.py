@@ -32,11 +32,12 @@ class Renderer:
 
     `has_tools_section` tells whether the template itself describes tools; where it does not, tools are
     described in the system message and earlier calls are written out as the model is asked to write them.
+    `sources` is the template's text, with that of the tool template where there is one.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: str, *, tool_template: str | None = None) -> None:
         self.tokenizer = tokenizer
-        self.source = template
+        self.sources = template if tool_template is None else f"{template}\n{tool_template}"
         self._template = _compiled(template)
         self._tool_template = _compiled(tool_template) if tool_template else self._template
         names = _variables(tool_template or template)
