@@ -34,12 +34,16 @@ class Matcher:
         self._failure = ""
 
     def take(self, token: int) -> bool:
-        """Go on with `token` if the grammar allows it. A stop token is allowed where the grammar may end."""
+        """Go on with `token` if the grammar allows it. A stop token is allowed where the grammar may end.
+
+        Also where the grammar itself has it, as the last mark of a call in some formats; it ends the choice there too.
+        """
         if self._failure or not 0 <= token < self._vocab_size:
             return False
-        if token in self._stops and self._matcher.is_accepting():
-            self._ended = True
-            return True
+        if token in self._stops:
+            # The library consumes none of them; only its mask knows the ones that are part of the grammar.
+            self._ended = self._matcher.is_accepting() or bool(self.allowed()[token])
+            return self._ended
         taken = bool(self._matcher.try_consume_tokens([token]) == 1)
         self._notice()
         return taken

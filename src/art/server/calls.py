@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from art.errors import InvalidInput, PromptTooLong
+from art.server.places import Place
 from art.server.sampling import ResolvedSampling, call_seed, resolve_sampling
-from art.server.session import Session, ending
+from art.server.session import CallHeaders, Session, ending
 from art.server.sessions import Located, Sessions
+from art.server.structured import form_of, grammar_of
 from art.server.text_prompt import text_prompt
 from art.server.versions import ModelEntry
 from art.tokens.graph import Match, Node, prefix_digests
@@ -76,6 +78,12 @@ class CallPlan:
     max_tokens: int
     seeds: tuple[int, ...]
     agent: str | None = None
+    auxiliary: bool | None = None
+    """What the caller said: whether it is a call on the side."""
+    place: Place = Place(0, 0)
+    """Which of the rollout's system prompts and openings it has."""
+    grammar: str = ""
+    """What every choice must be, for the engine; "" is free text."""
 
     @property
     def parent_call_id(self) -> str | None:
@@ -93,7 +101,7 @@ async def plan_call(
     located: Located,
     digests: Sequence[str],
     *,
-    agent: str | None = None,
+    headers: CallHeaders,
 ) -> CallPlan:
     """Decide prompt, parameters and seeds of a call. The caller holds `session.planning`.
 
@@ -111,9 +119,11 @@ async def plan_call(
         match = located.borrowed or session.graph.match(digests, request.messages)
         at_most = entry.context_length - 1
         prompt = await chat_prompt(sessions, request, entry, match, digests, at_most=at_most)
+    room = _room(entry, len(prompt.token_ids))
+    form = form_of(request.tools, request.tool_choice, request.response_schema, request.parallel_tool_calls)
+    grammar = await grammar_of(sessions.off_loop, form, entry, prompt.token_ids)
     if session.stopped:
         raise ending(session.id)
-    room = _room(entry, len(prompt.token_ids))
     number = session.begin_call()
     left = session.tokens_left()
     if left is not None:
@@ -137,7 +147,10 @@ async def plan_call(
             call_seed(session.seeds, number, choice, sampling.params.seed, session.rule)
             for choice in range(request.n)
         ),
-        agent=agent,
+        agent=headers.agent,
+        auxiliary=headers.auxiliary,
+        place=session.places.of(request.messages),
+        grammar=grammar,
     )
 
 

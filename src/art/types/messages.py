@@ -89,6 +89,8 @@ class ToolChoice:
     mode: Literal["auto", "none", "required", "named"] = "auto"
     """`none`: calls stay text. `required`: at least one call. `named`: a call of `name`."""
     name: str | None = None
+    allowed: tuple[str, ...] | None = None
+    """The tools that may be called at all, by name; None is every one that is offered."""
 
 
 class Message(BaseModel):

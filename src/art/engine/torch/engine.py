@@ -99,15 +99,7 @@ class TorchEngine:
                 max_adapters=max_adapters,
             )
             slots = slot_count(max_batch)
-            cache = KVCache(
-                layers=architecture.shape.layers,
-                slots=slots + 1,
-                heads=architecture.shape.kv_heads,
-                head_dim=architecture.shape.head_dim,
-                context=context,
-                dtype=placement.dtype,
-                device=placement.device,
-            )
+            cache = make_cache(architecture.shape, placement, slots=slots + 1, context=context)
         grammars = Grammars.of_model(folder, vocab_size=architecture.shape.vocab_size)
         capabilities = EngineCapabilities(
             kind="torch",
@@ -269,6 +261,19 @@ class TorchEngine:
             "cached_tokens": scheduler.cached_tokens,
             "versions": self._adapters.versions(),
         }
+
+
+def make_cache(shape: ModelShape, placement: Placement, *, slots: int, context: int) -> KVCache:
+    """An empty cache for `slots` sequences of up to `context` tokens."""
+    return KVCache(
+        layers=shape.layers,
+        slots=slots,
+        heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        context=context,
+        dtype=placement.dtype,
+        device=placement.device,
+    )
 
 
 def keep_plain(placement: Placement, *, elements: int, versions: int) -> Placement:

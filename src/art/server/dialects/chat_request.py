@@ -6,9 +6,8 @@ An option is used, or it changes nothing about the sampled text and is accepted,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from art.errors import InvalidInput, UnsupportedOption
+from art.errors import InvalidInput
 from art.server.calls import CallRequest
 from art.server.dialects.options import (
     flag,
@@ -20,8 +19,9 @@ from art.server.dialects.options import (
     template_options,
 )
 from art.server.dialects.serving import Ask
+from art.server.dialects.structured_options import response_schema, tool_choice
 from art.server.sampling import UNSUPPORTED
-from art.types.messages import ToolChoice, parse_messages, parse_tools
+from art.types.messages import parse_messages, parse_tools
 
 MAX_CHOICES = 128
 """As OpenAI's API allows."""
@@ -100,7 +100,7 @@ def parse_chat_request(body: object, *, size: int = 0) -> ChatRequest:
     if not isinstance(body, dict):
         raise InvalidInput("the request's body must be a JSON object")
     refuse_unknown(body, KNOWN)
-    _refuse_unsupported(body)
+    refuse_unless_neutral(body, NEUTRAL)
     flag(body, "logprobs")  # they are always there; the type is checked all the same
     model = body.get("model")
     if not isinstance(model, str) or not model:
@@ -114,29 +114,11 @@ def parse_chat_request(body: object, *, size: int = 0) -> ChatRequest:
             options=template_options(body, body.get("reasoning_effort")),
             asked=sampling_options(body, "max_completion_tokens", "max_tokens"),
             n=integer(body, "n", 1, MAX_CHOICES) or 1,
-            tool_choice=ToolChoice("none" if body.get("tool_choice") == "none" else "auto"),
+            tool_choice=tool_choice(body),
             parallel_tool_calls=body.get("parallel_tool_calls") is not False,
+            response_schema=response_schema(body),
             size=size,
         ),
         stream=stream,
         include_usage=stream and include_usage(body),
     )
-
-
-def _refuse_unsupported(body: dict[str, Any]) -> None:
-    refuse_unless_neutral(body, NEUTRAL)
-    form = body.get("response_format")
-    kind = form.get("type") if isinstance(form, dict) else form
-    if kind not in (None, "text"):
-        raise UnsupportedOption(
-            f"`response_format` of type {kind!r} is not supported",
-            cause="the engine has no grammar-constrained sampling",
-            hint="ask for the format in the prompt and check it in the reward",
-        )
-    choice = body.get("tool_choice")
-    if choice not in (None, "auto", "none"):
-        raise UnsupportedOption(
-            f"`tool_choice` {choice!r} is not supported",
-            cause="a forced call needs grammar-constrained sampling",
-            hint='use "auto" or "none"',
-        )
