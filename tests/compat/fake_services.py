@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
+from urllib.parse import parse_qsl
 
 COUNT = 4
 """Trajectories that the programs have judged at a time, and scenarios that they ask for."""
@@ -26,7 +27,8 @@ class FakeServices:
     """`with FakeServices() as services: services.url` is an OpenAI-compatible base URL ending in /v1."""
 
     def __init__(self) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        handler = type("Handler", (_Handler,), {"hosted": Hosted(), "turns": itertools.count()})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
@@ -64,31 +66,37 @@ class Hosted:
         self.jobs[job] = {"sequences": sum(len(group["trajectories"]) for group in groups)}
         return {"id": job, "model_id": model}
 
-    def checkpoints(self, model: str) -> Json:
-        rows = [{"id": f"{model}-{s}", "step": s, "metrics": {}} for s in reversed(self.steps[model])]
-        return {"data": rows, "has_more": False}
+    def checkpoints(self, model: str, query: dict[str, str]) -> Json:
+        steps = sorted(self.steps[model], reverse=query.get("order", "asc") == "desc")
+        rows = [{"id": f"{model}-{step}", "step": step, "metrics": {}} for step in steps]
+        return page(rows, query)
 
     def delete_checkpoints(self, model: str, steps: list[int]) -> Json:
         there = [step for step in steps if step in self.steps[model]]
         self.steps[model] = [step for step in self.steps[model] if step not in there]
         return {"deleted_count": len(there), "not_found_steps": sorted(set(steps) - set(there))}
 
-    def events(self, job: str, after: str) -> Json:
+    def events(self, job: str, query: dict[str, str]) -> Json:
         rows = [
             {"type": "training_started", "data": {"num_sequences": self.jobs[job]["sequences"]}},
             {"type": "gradient_step", "data": {"loss": 0.5, "grad_norm": 0.1}},
             {"type": "training_ended", "data": {}},
         ]
-        events = [{"id": f"{job}-{i}", **row} for i, row in enumerate(rows)]
-        first = next((i + 1 for i, event in enumerate(events) if event["id"] == after), 0)
-        return {"data": events[first:], "has_more": False}
+        return page([{"id": f"{job}-{i}", **row} for i, row in enumerate(rows)], query)
+
+
+def page(rows: list[Json], query: dict[str, str]) -> Json:
+    """The rows behind the one that `after` names, `limit` of them."""
+    first = next((i + 1 for i, row in enumerate(rows) if row["id"] == query.get("after")), 0)
+    end = first + int(query.get("limit", len(rows)))
+    return {"data": rows[first:end], "has_more": end < len(rows)}
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    hosted = Hosted()
+    hosted: Hosted
+    turns: Iterator[int]
     lock = threading.Lock()
-    turns = itertools.count()
 
     def do_GET(self) -> None:
         self._answer()
@@ -109,10 +117,10 @@ class _Handler(BaseHTTPRequestHandler):
         with self.lock:
             if path.removeprefix("/v1") == "/chat/completions" and self.command == "POST":
                 return self._chat(body)
-            found = self._hosted(path.removeprefix("/v1"), query, body)
+            found = self._hosted(path.removeprefix("/v1"), dict(parse_qsl(query)), body)
         return self._send(200 if found is not None else 404, found or {"error": {"message": f"no {path}"}})
 
-    def _hosted(self, path: str, query: str, body: Json) -> Json | None:
+    def _hosted(self, path: str, query: dict[str, str], body: Json) -> Json | None:
         match (self.command, path.strip("/").split("/")):
             case ("POST", ["preview", "models"]):
                 return self.hosted.create(body)
@@ -121,13 +129,13 @@ class _Handler(BaseHTTPRequestHandler):
             case ("POST", ["preview", "models", _, "log"]):
                 return {"ok": True}
             case ("GET", ["preview", "models", model, "checkpoints"]):
-                return self.hosted.checkpoints(model)
+                return self.hosted.checkpoints(model, query)
             case ("DELETE", ["preview", "models", model, "checkpoints"]):
                 return self.hosted.delete_checkpoints(model, body["steps"])
             case ("POST", ["preview", "training-jobs"]):
                 return self.hosted.train(body)
             case ("GET", ["preview", "training-jobs", job, "events"]):
-                return self.hosted.events(job, (re.search(r"after=([^&]+)", query) or ["", ""])[1])
+                return self.hosted.events(job, query)
         return None
 
     def _chat(self, body: Json) -> None:
@@ -149,7 +157,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, body: Json, content: str | None) -> None:
         head = {"id": "chatcmpl-1", "created": 1, "model": body["model"], "object": "chat.completion.chunk"}
-        deltas = [({"role": "assistant", "content": ""}, None), ({"content": content}, None), ({}, "stop")]
+        deltas: list[tuple[Json, str | None]] = [
+            ({"role": "assistant", "content": ""}, None),
+            ({"content": content}, None),
+            ({}, "stop"),
+        ]
         lines = []
         for delta, finish in deltas:
             scored = logprobs(content or "") if body.get("logprobs") and delta.get("content") else None

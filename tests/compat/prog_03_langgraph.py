@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from typing import Any, TypedDict
 
+import art
+from art.langgraph import init_chat_model, wrap_rollout
+from art.local import LocalBackend
+
 from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.tools import tool
 from langgraph.graph import END, START, StateGraph
 from langgraph.prebuilt import create_react_agent
-
-import art
-from art.langgraph import init_chat_model, wrap_rollout
-from art.local import LocalBackend
 
 QUESTIONS = ["does a fish swim?", "can the sun fall?"]
 

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
 import art
 from art.utils.benchmarking.charts import percentage_comparison_bar_chart, training_progress_chart
 from art.utils.benchmarking.load_trajectories import load_trajectories
 from art.utils.benchmarking.types import BenchmarkModelKey
+
+import matplotlib
 
 matplotlib.use("Agg")
 

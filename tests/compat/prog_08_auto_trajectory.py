@@ -1,7 +1,8 @@
 """Capture an agent's calls without touching its code: auto_trajectory, and trajectories that are yielded.
 
 The agent below knows the OpenAI client alone. It calls twice in one conversation, then once in another one
-(streamed), as an agent that summarises its own work would.
+(streamed), as an agent that summarises its own work would. Most rollouts hand it the model's client; one lets it
+make its own, as an agent from a library does.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from openai import AsyncOpenAI
-
 import art
+
+from openai import AsyncOpenAI
 
 
 async def agent(client: AsyncOpenAI, model_name: str, question: str) -> str:
@@ -65,7 +66,7 @@ async def main(base_model: str, art_path: str) -> dict[str, Any]:
         base_path=art_path,
     )
     name = model.get_inference_name()
-    client = AsyncOpenAI(base_url=model.inference_base_url, api_key=model.inference_api_key)
+    client = model.openai_client()
     outside = art.auto_trajectory()
 
     groups = await art.gather_trajectory_groups(
@@ -73,6 +74,8 @@ async def main(base_model: str, art_path: str) -> dict[str, Any]:
         for question in ("is it warm?", "is it cold?")
     )
     yielded = await art.capture_yielded_trajectory(yielding(client, name, "is it day?"))
+    own = AsyncOpenAI(base_url=model.inference_base_url, api_key=model.inference_api_key)
+    by_library = await art.capture_auto_trajectory(captured(own, name, "is it late?"))
     await model.log(groups, split="train", step=0)
 
     first = groups[0].trajectories[0]
@@ -80,12 +83,13 @@ async def main(base_model: str, art_path: str) -> dict[str, Any]:
         "outside": outside is None,
         "rewards": [t.reward for group in groups for t in group],
         "questions": [[t.metadata["question"] for t in group] for group in groups],
-        "first_messages": [group.trajectories[0].messages()[0]["content"] for group in groups],
+        "first_messages": [group.trajectories[0].messages()[:1] for group in groups],
         "roles": [message["role"] for message in first.messages()],
         "choices": sum(not isinstance(item, dict) for item in first.messages_and_choices),
         "histories": len(first.additional_histories),
-        "summary_roles": [message["role"] for message in first.additional_histories[0].messages()],
+        "summary_roles": [message["role"] for h in first.additional_histories for message in h.messages()],
         "logs": first.logs,
+        "own_client_roles": [message["role"] for message in by_library.messages()],
         "yielded_reward": yielded.reward,
         "yielded_roles": [message["role"] for message in yielded.messages()],
     }

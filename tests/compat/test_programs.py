@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from fake_services import COUNT, FakeServices
+
+import pytest
 
 HERE = Path(__file__).parent
 DEADLINE_SECONDS = 170.0
@@ -33,7 +33,6 @@ EXPECTED_TO_FAIL = {
     "prog_05_sft_from_file": "art.utils.sft, art.TrainSFTConfig and TrainableModel.train_sft",
     "prog_06_pipeline_trainer": "art.pipeline_trainer",
     "prog_07_benchmark_charts": "art.utils.benchmarking",
-    "prog_08_auto_trajectory": "art.auto_trajectory, capture_auto_trajectory and the yield_trajectory pair",
     "prog_09_fork_and_delete": "LocalBackend._experimental_fork_checkpoint",
     "prog_10_serverless": "art.ServerlessBackend and ServerlessTrainResult",
 }
@@ -119,7 +118,8 @@ def check_sft(got: Outcome) -> None:
 
 def check_pipeline(got: Outcome) -> None:
     assert got["steps"] == [0, 2]
-    assert {0, 2} <= set(got["evaluated"])
+    assert got["evaluated"][0] == 0, "evaluated at the start"
+    assert len(got["evaluated"]) >= 2
     assert {1, 2} <= set(got["checkpoints"])
     assert {"train", "val"} <= set(got["splits"])
     assert "val/reward" in got["history"]
@@ -142,13 +142,17 @@ def check_auto_trajectory(got: Outcome) -> None:
     assert got["rewards"] == [1.0] * 4
     questions = ["is it warm?", "is it cold?"]
     assert got["questions"] == [[question] * 2 for question in questions]
-    assert got["first_messages"] == questions
+    assert got["first_messages"] == [[{"role": "user", "content": question}] for question in questions]
     assert got["roles"] == ["user", "assistant", "user", "assistant"]
     assert got["choices"] >= 1
     assert got["histories"] == 1
     assert got["summary_roles"] == ["system", "user", "assistant"]
     assert len(got["logs"]) == 1
     assert (got["yielded_reward"], got["yielded_roles"]) == (0.5, ["user", "assistant"])
+
+
+def check_own_client(got: Outcome) -> None:
+    assert got["own_client_roles"] == ["user", "assistant", "user", "assistant"]
 
 
 def check_fork_and_delete(got: Outcome) -> None:
@@ -180,6 +184,7 @@ CHECKS: dict[str, Callable[[Outcome], None]] = {
     "prog_06_pipeline_trainer": check_pipeline,
     "prog_07_benchmark_charts": check_benchmark,
     "prog_08_auto_trajectory": check_auto_trajectory,
+    "prog_08_auto_trajectory/own_client": check_own_client,
     "prog_09_fork_and_delete": check_fork_and_delete,
     "prog_10_serverless": check_serverless,
 }
