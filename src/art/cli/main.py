@@ -1,6 +1,7 @@
 """The `art` command. One file per command beside this one; a command's module is imported when it is used.
 
-A command module has a function `command` with typer's annotations, whose docstring is its help.
+A command module has a function `command` with typer's annotations, whose docstring is its help. `CONTEXT`, where it
+has one, are click's context settings. Modules whose name begins with "_" are what several commands share.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class LazyCommands(TyperGroup):
             return None
         module = importlib.import_module(f"art.cli.{cmd_name}")
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        single.command(cmd_name)(module.command)
+        single.command(cmd_name, context_settings=getattr(module, "CONTEXT", None))(module.command)
         return typer.main.get_command(single)
 
 

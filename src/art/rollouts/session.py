@@ -179,6 +179,8 @@ class RolloutSession:
     async def set_reward(self, value: float) -> None:
         """Set the reward and have the server keep it now; also after the block."""
         self.reward = value
+        if self._trajectory is not None:
+            self._trajectory.metrics.update(self.metrics)
         await self._api.set_reward(
             self.rollout_id, check_reward(value), metrics=self.metrics, metadata=self.metadata
         )

@@ -1,0 +1,166 @@
+"""What commands that use a server share: where it is, which model is meant, and an end that leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from art.errors import ConfigError, NotFound
+
+if TYPE_CHECKING:
+    from art.backends.server import ServerBackend
+    from art.model import TrainableModel
+    from art.types import wire
+
+T = TypeVar("T")
+
+Url = Annotated[str | None, typer.Option(help="A server that runs already, e.g. http://127.0.0.1:7999.")]
+Key = Annotated[str | None, typer.Option(help="Its key.", envvar="ART_API_KEY", show_envvar=True)]
+Path_ = Annotated[
+    Path | None,
+    typer.Option(
+        "--path", help="Folder of a local server, started when none runs (default: .art).", show_default=False
+    ),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option("--model", help="project/name, or project/name@step. Default: the only one there is."),
+]
+BaseModel = Annotated[
+    str | None, typer.Option(help="Registers --model on this base model (a folder or a hub id) if it is new.")
+]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The model that a command line names."""
+
+    model: TrainableModel[Any, Any]
+    step: int | None
+    """The step it is pinned to; None is the latest."""
+
+
+def backend_of(url: str | None, key: str | None, path: Path | None) -> ServerBackend:
+    """The server that the options name. ConfigError when they contradict each other."""
+    if url is None:
+        from art.backends.local import LocalBackend
+
+        return LocalBackend(path=path)
+    if path is not None:
+        raise ConfigError("--url and --path name two servers", hint="give one of them")
+    if not key:
+        raise ConfigError(
+            "--url needs a key",
+            hint="--key KEY, or ART_API_KEY in the environment; the server's own lies in server/admin.key",
+        )
+    from art.backends.remote import RemoteBackend
+
+    return RemoteBackend(url, key)
+
+
+async def choose_model(backend: ServerBackend, name: str | None, base_model: str | None) -> Chosen:
+    """The registered model of that name; with `base_model` it is registered where it does not exist.
+
+    NotFound, or ConfigError when the name is missing and there is not exactly one model.
+    """
+    from art.types import wire
+
+    answer = await backend.connection.request("GET", "/api/v1/models")
+    models = wire.ModelList.model_validate(answer).models
+    wanted, step = _split(name) if name is not None else (None, None)
+    info = _find(models, wanted, base_model)
+    if info is None:
+        assert wanted is not None
+        assert base_model is not None
+        model = _new_model(wanted, base_model)
+    elif base_model is not None and base_model != info.config.base_model:
+        raise ConfigError(
+            f"{info.inference_name} is on another base model",
+            cause=f"it was registered on {info.config.base_model}",
+            hint="leave --base-model out, or give another --model",
+        )
+    else:
+        model = _known_model(info)
+    await model.register(backend)
+    return Chosen(model, step)
+
+
+def _split(name: str) -> tuple[str, int | None]:
+    wanted, at, step = name.partition("@")
+    if not at:
+        return wanted, None
+    if not step.isdecimal():
+        raise ConfigError(
+            f"{name!r} names no step", hint="--model project/name@3, or without @ for the latest"
+        )
+    return wanted, int(step)
+
+
+def _find(models: list[wire.ModelInfo], wanted: str | None, base_model: str | None) -> wire.ModelInfo | None:
+    names = ", ".join(sorted(info.inference_name for info in models)) or "none"
+    if wanted is None:
+        if len(models) == 1 and base_model is None:
+            return models[0]
+        raise ConfigError(
+            "--model is missing",
+            cause=f"the server's models: {names}",
+            hint="--model project/name; with --base-model a new one is registered",
+        )
+    found = [info for info in models if wanted in (info.inference_name, info.name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ConfigError(f"{wanted} is the name of several models", hint=f"name the project too: {names}")
+    if base_model is None:
+        raise NotFound(
+            f"the server has no model {wanted}",
+            cause=f"its models: {names}",
+            hint="--base-model FOLDER_OR_HUB_ID registers it",
+        )
+    return None
+
+
+def _new_model(wanted: str, base_model: str) -> TrainableModel[Any, Any]:
+    from art.model import TrainableModel
+
+    project, _, name = wanted.rpartition("/")
+    if not project or not name:
+        raise ConfigError(f"a new model needs a project, {wanted!r} has none", hint="--model project/name")
+    return TrainableModel(name=name, project=project, base_model=base_model)
+
+
+def _known_model(info: wire.ModelInfo) -> TrainableModel[Any, Any]:
+    from art.model import TrainableModel
+
+    return TrainableModel(name=info.name, project=info.project, **info.config.model_dump())
+
+
+def run_to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work`; Ctrl-C, SIGTERM and SIGHUP cancel it, and it is given the time to end its programs."""
+    stopped: list[signal.Signals] = []
+
+    async def guarded() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def stop(number: signal.Signals) -> None:
+            stopped.append(number)
+            task.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, stop, number)
+        return await work
+
+    try:
+        return asyncio.run(guarded())
+    except asyncio.CancelledError:
+        if not stopped:
+            raise
+        sys.exit(128 + stopped[0])

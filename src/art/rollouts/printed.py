@@ -1,0 +1,58 @@
+"""The reward that a program prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from art.errors import InvalidInput
+from art.trajectories import check_reward
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A reward and the metrics beside it."""
+
+    reward: float
+    metrics: dict[str, float | int | bool] = field(default_factory=dict)
+
+
+def printed_reward(output: bytes, who: str) -> Printed | None:
+    """The reward in what `who` printed; None when there is none.
+
+    That is the last line when it is a bare number, else the last line that is a JSON object with `reward` (and
+    perhaps `metrics`: names to numbers). InvalidReward when that reward is no finite number.
+    """
+    lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
+    if not lines:
+        return None
+    last = _json(lines[-1])
+    if isinstance(last, int | float) and not isinstance(last, bool):
+        return Printed(check_reward(last, f"the reward that {who} printed"))
+    for line in reversed(lines):
+        found = _json(line) if line.lstrip().startswith("{") else None
+        if isinstance(found, dict) and "reward" in found:
+            reward = check_reward(found["reward"], f"the reward that {who} printed")
+            return Printed(reward, _metrics(found.get("metrics"), who))
+    return None
+
+
+def _metrics(value: object, who: str) -> dict[str, float | int | bool]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(one, int | float) for one in value.values()):
+        raise InvalidInput(
+            f"the metrics that {who} printed must be numbers by name",
+            cause=f"they are {value!r}"[:500],
+            hint='{"reward": 1.0, "metrics": {"turns": 3}}',
+        )
+    return dict(value)
+
+
+def _json(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
