@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_UPSTREAM = "Another model to pass requests on to: NAME=URL[,model=...,api_key_env=...]; repeatable."
+
 
 def command(
     *,
@@ -29,12 +31,7 @@ def command(
     allowed_host: Annotated[
         list[str] | None, typer.Option(help="A name of this server behind a proxy; repeatable.")
     ] = None,
-    upstream: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Another model to pass through to: NAME=URL[,model=...,api_key_env=...]; repeatable."
-        ),
-    ] = None,
+    upstream: Annotated[list[str] | None, typer.Option(help=_UPSTREAM)] = None,
     stop_with_clients: Annotated[
         bool, typer.Option("--stop-with-clients", help="Stop when no local program uses it any more.")
     ] = False,
