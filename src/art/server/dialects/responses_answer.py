@@ -16,7 +16,7 @@ from art.server.runs import Run
 from art.store.records import CallText
 from art.tokens.graph import node_name
 from art.tokens.tokenizer import Tokenizer
-from art.types.messages import Thought, ToolCall
+from art.types.messages import Piece, Thought, ToolCall
 from art.types.policy import SamplingParams
 from art.types.tokens import ArtField, CallRecord
 
@@ -170,7 +170,7 @@ def output_items(call_id: str, answer: Answer, include: frozenset[str]) -> list[
     for index, run in enumerate(runs):
         whole = index < len(runs) - 1 or answer.status == "completed"
         status = "completed" if whole else "incomplete"
-        rows = answer.rows[run.start : run.end]
+        rows = of_text(answer.rows[run.start : run.end], run.piece)
         items.append(output_item(call_id, index, run, status=status, rows=rows, include=include))
     return items
 
@@ -226,6 +226,18 @@ def choice_rows(plan: CallPlan, choice: Choice, start: int, end: int) -> list[Ro
     for row, top in zip(rows, tops, strict=True):
         row["top_logprobs"] = [token_row(tokenizer, token, logprob) for token, logprob in top]
     return rows
+
+
+def of_text(rows: Sequence[Row], piece: Piece) -> list[Row]:
+    """The rows of a text's own tokens: those before it were the end of a call or of reasoning, and marks of theirs."""
+    if not isinstance(piece, str):
+        return []
+    over = sum(len(row["bytes"]) for row in rows) - len(piece.encode())
+    at = 0
+    while at < len(rows) and over >= max(1, len(rows[at]["bytes"])):
+        over -= len(rows[at]["bytes"])
+        at += 1
+    return list(rows[at:])
 
 
 def token_rows(tokenizer: Tokenizer, token_ids: Sequence[int], logprobs: Sequence[float]) -> list[Row]:

@@ -13,6 +13,7 @@ from art.server.dialects.responses_answer import (
     Head,
     Row,
     choice_rows,
+    of_text,
     output_item,
     response,
     text_part,
@@ -118,6 +119,7 @@ class EventWriter:
             return [*out, self._event("response.reasoning_text.delta", **where, delta=piece.text)]
         item.piece = item.text + piece
         rows = choice_rows(self._plan, self._choice, start, end) if LOGPROBS in self._include else []
+        rows = of_text(rows, piece)
         item.rows += rows
         return [*out, self._event("response.output_text.delta", **where, delta=piece, logprobs=rows)]
 
