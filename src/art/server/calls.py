@@ -77,11 +77,11 @@ class CallPlan:
     sampling: ResolvedSampling
     max_tokens: int
     seeds: tuple[int, ...]
+    place: Place
+    """Which of the rollout's system prompts and openings it has."""
     agent: str | None = None
     auxiliary: bool | None = None
     """What the caller said: whether it is a call on the side."""
-    place: Place = Place(0, 0)
-    """Which of the rollout's system prompts and openings it has."""
     grammar: str = ""
     """What every choice must be, for the engine; "" is free text."""
 

@@ -83,8 +83,10 @@ class Times:
     finished: float | None = None
 
 
-async def record(store: Store, plan: CallPlan, choices: Sequence[Choice], times: Times) -> CallRecord:
-    """Write a call into the store. Returns once it is committed."""
+async def record(
+    store: Store, plan: CallPlan, choices: Sequence[Choice], times: Times, *, delivered: bool = True
+) -> CallRecord:
+    """Write a call into the store. Returns once it is committed. `delivered`: a client waits for the answer."""
     call = CallRecord(
         call_id=plan.call_id,
         rollout_id=plan.session.id,
@@ -92,6 +94,10 @@ async def record(store: Store, plan: CallPlan, choices: Sequence[Choice], times:
         branch=plan.branch,
         number=plan.number,
         agent=plan.agent,
+        auxiliary_asked=plan.auxiliary,
+        tool_count=len(plan.request.tools),
+        system_number=plan.place.system,
+        opening_number=plan.place.opening,
         dialect=plan.request.dialect,
         version=plan.version,
         purpose=plan.session.row.purpose.value,
@@ -102,7 +108,7 @@ async def record(store: Store, plan: CallPlan, choices: Sequence[Choice], times:
         started_at=times.started,
         first_token_at=times.first_token,
         finished_at=times.finished,
-        choices=[_choice_record(plan, choice) for choice in choices],
+        choices=[_choice_record(plan, choice, delivered=delivered) for choice in choices],
     )
     arrays: dict[str, np.ndarray] = {"prompt_token_ids": np.asarray(plan.prompt.token_ids, dtype=np.int32)}
     for choice in choices:
@@ -122,7 +128,14 @@ async def record(store: Store, plan: CallPlan, choices: Sequence[Choice], times:
     return await store.add_call(call, arrays=arrays, text=text)
 
 
-def _choice_record(plan: CallPlan, choice: Choice) -> ChoiceRecord:
+def recorded_end(choice: Choice, *, delivered: bool) -> str:
+    """How a choice ended for its client: one that nobody got whole is `cancelled`, however far it was sampled."""
+    if choice.finish_reason == "error":
+        return "error"
+    return (choice.finish_reason or "cancelled") if delivered else "cancelled"
+
+
+def _choice_record(plan: CallPlan, choice: Choice, *, delivered: bool) -> ChoiceRecord:
     fate, reason = Fate.PENDING, ""
     if plan.session.row.purpose is Purpose.EVALUATE:
         fate, reason = Fate.EVALUATION, "sampled in an evaluation session"
@@ -132,7 +145,7 @@ def _choice_record(plan: CallPlan, choice: Choice) -> ChoiceRecord:
         fate, reason = Fate.FILTERED, FAILED
     return ChoiceRecord(
         index=choice.index,
-        finish_reason=choice.finish_reason or "cancelled",
+        finish_reason=recorded_end(choice, delivered=delivered),
         token_count=len(choice.token_ids),
         spans=[VersionSpan(start=0, end=len(choice.token_ids), version=plan.version)],
         fate=fate,

@@ -1,7 +1,7 @@
 """Runs a planned call: samples its choices side by side, gives out their text, records them.
 
-A call runs in a task of its own, so that the client's going away ends it in an orderly way: the engine is
-told, and what was sampled until then is recorded.
+A call runs in a task of its own, and clients read it: one that goes away leaves it to another that sends the same
+request, or to its end, which is an orderly one: the engine is told, and what was sampled until then is recorded.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import cast
 from art.engine.protocol import Sampled, SampleRequest
 from art.errors import ArtError, InfraError, LimitReached, NotFound
 from art.server.calls import CallPlan
-from art.server.capture import Choice, Completed, Times, node_of, record
+from art.server.capture import Choice, Completed, Times, node_of, record, recorded_end
 from art.server.sessions import Sessions
+from art.server.structured import callable_tools, check_engine
 from art.server.text_prompt import PlainText
 from art.server.versions import Lease, Versions
 from art.store.store import Store
@@ -36,7 +37,7 @@ class Delta:
 
 
 class CallRun:
-    """One running call. `start` once; then `deltas` or nothing, then `result`."""
+    """One running call. `start` once. Every reader: `attach`, `deltas` or nothing, `result`, and at last `deliver` or `leave`."""
 
     def __init__(self, plan: CallPlan, *, versions: Versions, sessions: Sessions, store: Store) -> None:
         self.plan = plan
@@ -45,9 +46,17 @@ class CallRun:
         self._versions = versions
         self._sessions = sessions
         self._store = store
-        self._deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
+        self._said: list[Delta] = []
+        self._news = asyncio.Event()
+        """Set, and replaced, when more is said."""
+        self._over = False
+        self._readers = 0
+        self._giving_up: asyncio.TimerHandle | None = None
+        self._told: bool | None = None
+        """Whether the record says that the answer reached its client; None before it is written."""
         self._task: asyncio.Task[Completed] | None = None
         self._stopped: ArtError | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     def start(self) -> CallRun:
         """Begin. Overloaded when too many calls wait already."""
@@ -63,23 +72,85 @@ class CallRun:
             self.plan.session.runs.discard(self)
             self.plan.session.leave()
             admission.close()
-            self._deltas.put_nowait(None)
+            self._over = True
+            self._wake()
 
         self._task.add_done_callback(left)
         return self
 
     async def deltas(self) -> AsyncIterator[Delta]:
-        """What the choices say, as it is sampled; ends when everything is recorded."""
-        while (delta := await self._deltas.get()) is not None:
-            yield delta
+        """What the choices say from their beginning, as it is sampled; ends when everything is recorded."""
+        at = 0
+        while True:
+            news = self._news
+            while at < len(self._said):
+                yield self._said[at]
+                at += 1
+            if self._over:
+                return
+            if news is self._news:  # nothing was said meanwhile
+                await news.wait()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
     async def result(self) -> Completed:
         """The recorded call, or the error that ended it. Cancelling the wait does not cancel the call."""
         assert self._task is not None
         return await asyncio.shield(self._task)
 
-    async def cancel(self) -> None:
-        """The client has gone: stop sampling, record what there is."""
+    @property
+    def unread(self) -> bool:
+        """Nobody waits for the answer."""
+        return self._readers == 0
+
+    @property
+    def running(self) -> bool:
+        """It has not ended."""
+        return self._task is not None and not self._task.done()
+
+    @property
+    def failed(self) -> bool:
+        """It ended without an answer."""
+        task = self._task
+        return task is not None and task.done() and (task.cancelled() or task.exception() is not None)
+
+    def attach(self) -> None:
+        """Somebody waits for the answer."""
+        self._readers += 1
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
+
+    async def deliver(self) -> None:
+        """A reader gets the whole answer."""
+        self._readers -= 1
+        if self._told is False:
+            self._told = True
+            await self._say_how_it_ended()
+
+    async def leave(self, *, wait: float) -> None:
+        """A reader has gone before it had the whole answer. Without another within `wait` seconds the call ends."""
+        assert self._task is not None
+        self._readers -= 1
+        if not self.unread:
+            return
+        if self._task.done():
+            if self._told and not self.failed:
+                self._told = False
+                await self._say_how_it_ended()
+        elif wait > 0:
+            self._giving_up = asyncio.get_running_loop().call_later(wait, self._give_up)
+        else:
+            await self._cancel()
+
+    def _give_up(self) -> None:
+        cancelling = asyncio.create_task(self._cancel(), name=f"{self.plan.call_id}-left")
+        self._ending = cancelling  # held until it is done
+
+    async def _cancel(self) -> None:
+        """Stop sampling, record what there is."""
         assert self._task is not None
         self._task.cancel()
         await asyncio.wait([self._task])
@@ -135,6 +206,8 @@ class CallRun:
     async def _sample(self, lease: Lease, choice: Choice) -> None:
         plan = self.plan
         params = plan.sampling.params
+        if plan.grammar:
+            check_engine(lease.engine.capabilities)
         request = SampleRequest(
             prompt_token_ids=plan.prompt.token_ids,
             version=lease.version,
@@ -146,6 +219,7 @@ class CallRun:
             seed=plan.seeds[choice.index],
             stop_token_ids=tuple(sorted(plan.entry.proof.stop_token_ids)),
             top_logprobs=params.top_logprobs,
+            grammar=plan.grammar,
         )
         text = _TextOf(plan)
         events = cast(AsyncGenerator[Sampled, None], lease.engine.generate(request))
@@ -187,16 +261,23 @@ class CallRun:
             pieces = _first_call_only(choice.pieces, pieces)
         if pieces:
             choice.say(pieces)
-            self._deltas.put_nowait(Delta(choice.index, pieces))
+            self._said.append(Delta(choice.index, pieces))
+            self._wake()
 
     async def _record(self) -> None:
         self.times.finished = time.time()
         plan = self.plan
         plan.session.tokens += sum(len(choice.token_ids) for choice in self.choices)
-        await record(self._store, plan, self.choices, self.times)
+        self._told = not self.unread
+        await record(self._store, plan, self.choices, self.times, delivered=self._told)
         for choice in self.choices:
             if choice.token_ids:
                 self._sessions.remember(plan.session, plan.entry, node_of(plan, choice))
+
+    async def _say_how_it_ended(self) -> None:
+        """Correct the record, which was written before it was known whether the answer would reach its client."""
+        reasons = {choice.index: recorded_end(choice, delivered=bool(self._told)) for choice in self.choices}
+        await self._store.set_finish_reasons(self.plan.call_id, reasons)
 
 
 @dataclass(slots=True)
@@ -218,7 +299,7 @@ class _TextOf:
         self.detokenizer = self.plan.entry.renderer.tokenizer.detokenizer(keep=formats.kept_token_ids)
         self.stops = StopMatcher(self.plan.sampling.params.stop)
         self.parser = formats.parser(
-            request.tools if request.tool_choice.mode != "none" else (),
+            callable_tools(request.tools, request.tool_choice),
             prompt_token_ids=self.plan.prompt.token_ids,
         )
 

@@ -115,6 +115,7 @@ async def _gateway(settings: ServerConfig, folder: ServerFolder, url: str) -> As
         versions = Versions(store, engines)
         await versions.load()
         sessions = Sessions(store, versions, keys, url=url, max_waiting=settings.max_waiting_calls)
+        parts.push_async_callback(sessions.stop)
         jobs = Jobs(settings, root, store=store, trainer=trainer, versions=versions)
         registration = Registration(root, store=store, trainer=trainer, versions=versions, engines=engines)
         gateway = Gateway(

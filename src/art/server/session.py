@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from art.errors import ArtError, Conflict, InvalidInput, LimitReached
+from art.server.answers import Answers
+from art.server.places import Places
 from art.server.sampling import SeedSpace
 from art.server.versions import ModelEntry
 from art.store.records import RolloutRow
@@ -33,6 +35,8 @@ class CallHeaders:
     group: str | None = None
     member: int = 0
     agent: str | None = None
+    auxiliary: bool | None = None
+    """Whether this is a call on the side; None leaves it to the rules."""
 
 
 class Stoppable(Protocol):
@@ -72,8 +76,9 @@ class Session:
     started: float = field(default_factory=time.monotonic)
     used: float = field(default_factory=time.monotonic)
     """Of the last call."""
-    answers: dict[str, tuple[str, asyncio.Future[Any]]] = field(default_factory=dict)
-    """By Idempotency-Key: the digest of the request and its answer."""
+    places: Places = field(default_factory=Places)
+    answers: Answers = field(default_factory=Answers)
+    """For repeated requests."""
 
     @property
     def id(self) -> str:
@@ -133,6 +138,8 @@ class Session:
         What they sampled is recorded when this returns.
         """
         self.ending = True
+        for left in self.answers.unread():  # its client will not come back
+            left.stop(ending(self.id))
         if await self._quiet(seconds):
             return
         self.stopped = True

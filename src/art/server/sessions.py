@@ -134,6 +134,12 @@ class Sessions:
         if session is not None:
             await session.drain(seconds)
 
+    async def stop(self) -> None:
+        """The server ends: end the calls whose clients have gone, and record them."""
+        for session in list(self._open.values()):
+            if session.answers.unread():
+                await session.drain(0)
+
     def close(self, rollout_id: str) -> None:
         """Forget an open session: the rollout has got a final status elsewhere. Unknown ids change nothing."""
         session = self._open.pop(rollout_id, None) or self._by_own_history.remove(rollout_id)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from art.errors import ArtError, Conflict, DeadlineExceeded, InvalidInput
+from art.errors import ArtError, InvalidInput
+from art.server.answers import RETURN_SECONDS, request_digest
 from art.server.auth import Principal
 from art.server.body import MAX_INFERENCE_BYTES, bounded_body, read_json, reading, whole_number
 from art.server.calls import CallPlan, CallRequest, plan_call
 from art.server.capture import Choice, Completed
 from art.server.generation import CallRun, Delta
 from art.server.responses import error_response, shape_of
-from art.server.session import CallHeaders, Session
+from art.server.session import CallHeaders
 from art.server.state import Gateway
 from art.server.streaming import KEEP_ALIVE, PING, ClientGone, EventStream, answer_or_gone
 from art.server.upstreams_serving import pass_on
@@ -27,8 +27,6 @@ from art.store.records import Role
 
 HEAD_START_SECONDS = 5.0
 """How long a stream's status waits for the first token: an error until then is still a proper HTTP error."""
-MAX_ANSWERS = 256
-"""Answers a session keeps for repeated Idempotency-Keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,31 +123,45 @@ class _Serving(Generic[A]):
             messages=ask.call.messages,
             continues=ask.call.continues,
         )
-        answer = _Answer(located.session, request.headers.get("idempotency-key"), raw)
+        # Without an owner there is no session that two equal requests could be known to belong to.
+        key = None if located.session.row.implicit else request.headers.get("idempotency-key")
+        digest, answers = request_digest(ask.call.dialect, raw), located.session.answers
         with located.session.inside():
             # A session's calls are planned and started one by one, so that they keep their order.
             async with located.session.planning:
-                earlier = answer.earlier()
-                if earlier is None:
+                run = answers.find(key, digest)
+                if run is None:
                     with reading("the request"):
-                        plan = await plan_call(sessions, ask.call, located, digests, agent=headers.agent)
+                        plan = await plan_call(sessions, ask.call, located, digests, headers=headers)
                     run = CallRun(plan, versions=gateway.versions, sessions=sessions, store=gateway.store)
-                    answer.keep(run.start())
-        if earlier is not None:
-            return await self._repeat(ask, earlier)
-        if ask.stream:
-            return await self._stream(ask, run)
+                    answers.keep(key, digest, run.start())
+                run.attach()
+        return await (self._stream(ask, run, digest) if ask.stream else self._whole(ask, run, digest))
+
+    async def _whole(self, ask: A, run: CallRun, digest: str) -> Response:
         try:
-            return JSONResponse(self._dialect.whole(ask, await answer_or_gone(request, run.result())))
+            done = await answer_or_gone(self._request, run.result())
         except (ClientGone, asyncio.CancelledError):
-            await run.cancel()
+            await self._left(run, digest)
             raise
+        await run.deliver()
+        return JSONResponse(self._dialect.whole(ask, done))
+
+    async def _left(self, run: CallRun, digest: str) -> None:
+        """The client has gone before it had the whole answer. When it can be told from others it may come back."""
+        session, task = run.plan.session, asyncio.current_task()
+        stopping = task is not None and task.cancelling() > 0
+        if session.row.implicit or session.ending or stopping:
+            await run.leave(wait=0)
+            return
+        session.answers.left(digest, run)
+        await run.leave(wait=RETURN_SECONDS)
 
     def _read(self, body: object, size: int) -> A:
         with reading("the request"):
             return self._dialect.parse(body, size=size)
 
-    async def _stream(self, ask: A, run: CallRun) -> Response:
+    async def _stream(self, ask: A, run: CallRun, digest: str) -> Response:
         """Stream a running call. An error before the first token is answered as one."""
         deltas = run.deltas()
         first = asyncio.ensure_future(anext(deltas, None))
@@ -159,11 +171,13 @@ class _Serving(Generic[A]):
                 await run.result()  # raises what ended the call before it said anything
         except (ClientGone, asyncio.CancelledError):
             first.cancel()
-            await run.cancel()
+            await self._left(run, digest)
             raise
         writer = self._dialect.writer(ask, run.plan, run.choices, run.times.started)
+        delivered = False
 
         async def chunks() -> AsyncIterator[bytes]:
+            nonlocal delivered
             for chunk in writer.opening():
                 yield chunk
             try:
@@ -173,6 +187,8 @@ class _Serving(Generic[A]):
                         yield chunk
                     delta = await anext(deltas, None)
                 done = await run.result()
+                delivered = True  # what is left to send goes out at once
+                await run.deliver()
             except ArtError as error:
                 for chunk in writer.failed(error):
                     yield chunk
@@ -180,39 +196,14 @@ class _Serving(Generic[A]):
             for chunk in writer.closing(done):
                 yield chunk
 
-        return EventStream(chunks(), on_gone=run.cancel, keep_alive=self._keep_alive())
+        async def gone() -> None:
+            if not delivered:
+                await self._left(run, digest)
+
+        return EventStream(chunks(), on_gone=gone, keep_alive=self._keep_alive())
 
     def _keep_alive(self) -> bytes:
         return PING if shape_of(self._request.url.path) == "anthropic" else KEEP_ALIVE
-
-    async def _repeat(self, ask: A, earlier: asyncio.Future[Completed]) -> Response:
-        """Answer with what the same request got before; waits while that one still runs."""
-
-        async def wait() -> Completed:
-            async with asyncio.timeout(self._gateway.settings.call_seconds):
-                return await asyncio.shield(earlier)
-
-        try:
-            done = await answer_or_gone(self._request, wait())
-        except TimeoutError:
-            raise DeadlineExceeded("the first request with this Idempotency-Key is still running") from None
-        if not ask.stream:
-            return JSONResponse(self._dialect.whole(ask, done))
-        writer = self._dialect.writer(ask, done.plan, done.choices, done.created)
-
-        async def chunks() -> AsyncIterator[bytes]:
-            for chunk in writer.opening():
-                yield chunk
-            for choice in done.choices:
-                for chunk in writer.delta(Delta(choice.index, choice.pieces)):
-                    yield chunk
-            for chunk in writer.closing(done):
-                yield chunk
-
-        async def nothing() -> None:
-            return None
-
-        return EventStream(chunks(), on_gone=nothing)
 
 
 async def _head_start(first: asyncio.Future[Delta | None]) -> None:
@@ -220,7 +211,7 @@ async def _head_start(first: asyncio.Future[Delta | None]) -> None:
 
 
 def call_headers(request: Request) -> CallHeaders:
-    """What URL and headers say about the rollout. InvalidInput when the member is no number."""
+    """What URL and headers say about the rollout and the call. InvalidInput when the member is no number."""
     given = request.headers
     text = given.get("x-art-member", "0")
     member = whole_number(text)
@@ -236,43 +227,16 @@ def call_headers(request: Request) -> CallHeaders:
         group=given.get("x-art-group"),
         member=member,
         agent=given.get("x-art-agent"),
+        auxiliary=_said(given, "x-art-auxiliary"),
     )
 
 
-class _Answer:
-    """The place of one request's answer among its session's, by Idempotency-Key."""
-
-    def __init__(self, session: Session, key: str | None, raw: bytes) -> None:
-        # Without an owner there is no session that both requests could be known to belong to.
-        self._key = None if session.row.implicit else key
-        self._answers = session.answers
-        self._digest = hashlib.sha256(raw).hexdigest()
-
-    def earlier(self) -> asyncio.Future[Completed] | None:
-        """The answer to the same request. Conflict when the key came with another one."""
-        if self._key is None or self._key not in self._answers:
-            return None
-        digest, answer = self._answers[self._key]
-        if digest != self._digest:
-            raise Conflict(
-                f"the Idempotency-Key {self._key!r} was used for another request",
-                hint="a key belongs to one request; make a new one for each",
-            )
-        return answer
-
-    def keep(self, run: CallRun) -> None:
-        """Remember the answer once it is whole; one that failed is forgotten, so that it can be tried again."""
-        if self._key is None:
-            return
-        key, answers = self._key, self._answers
-        answer: asyncio.Future[Completed] = asyncio.ensure_future(run.result())
-        while len(answers) >= MAX_ANSWERS:
-            del answers[next(iter(answers))]
-        answers[key] = (self._digest, answer)
-
-        def ended(task: asyncio.Future[Completed]) -> None:
-            if (task.cancelled() or task.exception() is not None) and answers.get(key, ("", None))[1] is task:
-                with contextlib.suppress(KeyError):
-                    del answers[key]
-
-        answer.add_done_callback(ended)
+def _said(headers: Headers, name: str) -> bool | None:
+    """The header as true or false; None where it is not given. InvalidInput for anything else."""
+    text = headers.get(name)
+    if text is None:
+        return None
+    value = {"true": True, "false": False}.get(text.strip().lower())
+    if value is None:
+        raise InvalidInput(f"the header {name.title()} is {text[:80]!r}", hint="true or false")
+    return value
