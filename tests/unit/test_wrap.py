@@ -121,10 +121,9 @@ def test_a_wrapped_agent_shows_what_it_wraps(model: art.TrainableModel[Any, Any]
     assert repr(art.wrap(PlainAgent(), model=model)) == "WrappedAgent(agent PlainAgent, model=m)"
 
 
-def test_process_isolation_is_refused_by_name() -> None:
-    for arguments in ({"agent": PlainAgent, "isolate": "process"}, {"agent": "my.module:Agent"}):
-        with pytest.raises(UnsupportedOption):
-            art.wrap(**arguments, reward=reward)
+def test_an_unknown_isolation_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedOption, match="isolate='thread'"):
+        art.wrap(PlainAgent, reward, isolate="thread")
 
 
 def test_what_cannot_be_filled_is_named() -> None:

@@ -153,5 +153,5 @@ def line_of(run: Run) -> str:
     """One line for a person."""
     reward = "no reward" if run.reward is None else f"reward {run.reward:g} ({run.source})"
     calls = "1 call" if run.calls == 1 else f"{run.calls} calls"
-    why = f": {run.reason}" if run.reason else ""
+    why = f": {'; '.join(run.reason.splitlines())}" if run.reason else ""
     return f"{run.rollout_id}: {reward}, {calls}, {run.tokens} tokens, {run.status.value}{why}"

@@ -61,8 +61,7 @@ def command(
 ) -> None:
     """Run a program on every scenario of a file, --group times each; see `art rollout` for what the program finds.
 
-    A run that crashes ends no other. What the programs print goes to stderr, behind the scenario's id and the run's
-    number; stdout gets a line for each group.
+    A run that crashes ends no other. What the programs print goes to stderr; stdout gets a line for each group.
 
     Exit status: 0 when every run has a reward and a call to train on, 1 when ART failed, 2 for a wrong command line,
     3 when some run has none, 130 after Ctrl-C.
@@ -119,7 +118,7 @@ async def _run(
     lines = Lines()
 
     def complete(result: ScenarioRuns) -> None:
-        lines.flush(f"{result.scenario_id}#")
+        lines.flush(f"{result.label}#")
         typer.echo(result.line(), err=quiet)
         for error in dict.fromkeys(one.reason for one in result.runs if one.error is not None):
             typer.echo(f"  {error.splitlines()[0]}", err=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.errors import AgentFailed, ArtError, ConfigError, InfraError, InvalidInput
+from art.rollouts.environment import child_environment
 from art.rollouts.failure import is_infrastructure
 from art.rollouts.printed import Printed, printed_reward
 from art.rollouts.process import Ended, run_process
@@ -33,8 +34,6 @@ KEPT_OUTPUT = 1 << 20
 """Bytes of a program's output, its end, that the reward is looked for in and a reward command gets."""
 MAX_VARIABLE = 100_000
 """Bytes of a scenario in the environment; Linux takes at most 128 KiB a variable."""
-SECRETS = ("ART_API_KEY",)
-"""The server's own key is none of the program's business; it gets one for its rollout."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,10 +138,9 @@ async def _run(
         if on_output is not None:
             on_output(part)
 
-    inherited = {name: value for name, value in program.environment.items() if name not in SECRETS}
     ended = progress.ended = await run_process(
         program.command,
-        environment={**inherited, **session.env, **extra},
+        environment=child_environment({**session.env, **extra}, inherited=program.environment),
         stdin=program.stdin,
         on_output=output,
         timeout=program.timeout,
@@ -195,7 +193,9 @@ async def _judge(
         stdin.seek(0)
         ended = await run_process(
             ("/bin/sh", "-c", program.reward_command),
-            environment={**program.environment, **extra, "ART_ROLLOUT_ID": session.rollout_id},
+            environment=child_environment(
+                {**extra, "ART_ROLLOUT_ID": session.rollout_id}, inherited=program.environment
+            ),
             stdin=stdin,
             on_output=said.extend,
             timeout=REWARD_SECONDS,

@@ -12,6 +12,8 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
+SECRETS = ("ART_API_KEY",)
+"""The server's own key is none of an agent's business; it gets one for its rollout."""
 _lock = threading.Lock()
 _POLL_SECONDS = 0.01
 
@@ -47,3 +49,11 @@ def _set(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def child_environment(
+    values: Mapping[str, str], *, inherited: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment of an agent in a process of its own: `inherited` (None: ours) without secrets, and `values`."""
+    base = os.environ if inherited is None else inherited
+    return {**{name: value for name, value in base.items() if name not in SECRETS}, **values}

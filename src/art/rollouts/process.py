@@ -32,7 +32,7 @@ class Ended:
     def failure(self) -> str:
         """Why it has no result: killed, or out of time. Empty when it ended by itself, whatever its status."""
         if self.timed_out:
-            return f"it ran longer than {self.seconds:.0f} s and was ended"
+            return f"it was still running after {self.seconds:.3g} s and was ended"
         if self.status < 0:
             return f"it was killed by {_signal_name(-self.status)}"
         return ""

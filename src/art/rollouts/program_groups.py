@@ -32,6 +32,8 @@ class ScenarioRuns:
 
     scenario: Any
     scenario_id: str
+    label: str
+    """Its own id, or its number in the file: what a person sees."""
     runs: list[Run] = field(default_factory=list)
     """In the order in which they ended."""
     lost: list[ArtError] = field(default_factory=list)
@@ -71,7 +73,7 @@ class ScenarioRuns:
         if rewards:
             worth = f"reward {fmean(rewards):.3g} ({min(rewards):g} to {max(rewards):g})"
         ends = ", ".join(f"{count} {name}" for name, count in self.statuses().items())
-        return f"{self.scenario_id}: {worth}; {ends}"
+        return f"{self.label}: {worth}; {ends}"
 
 
 def read_scenarios(file: Path) -> list[Any]:
@@ -121,7 +123,10 @@ class GroupRunner:
         A run that ends badly ends no other. Cancelling ends all programs.
         """
         batch = uuid.uuid4().hex[:8]
-        results = [ScenarioRuns(scenario, scenario_id(scenario)) for scenario in scenarios]
+        results = [
+            ScenarioRuns(scenario, scenario_id(scenario), _label(scenario, number))
+            for number, scenario in enumerate(scenarios, 1)
+        ]
         pending = [self._group(result, f"run-{batch}-{number}") for number, result in enumerate(results)]
         by_group = {f"run-{batch}-{number}": result for number, result in enumerate(results)}
 
@@ -148,7 +153,7 @@ class GroupRunner:
         return pending
 
     async def _member(self, result: ScenarioRuns, group_id: str, number: int) -> Trajectory:
-        label = f"{result.scenario_id}#{number}"
+        label = f"{result.label}#{number}"
         on_output = self.on_output
         try:
             run = await run_program(
@@ -172,3 +177,8 @@ class GroupRunner:
         if run.trajectory is None:
             raise run.error or InvalidInput(f"{run.rollout_id} has no reward")
         return run.trajectory
+
+
+def _label(scenario: Any, number: int) -> str:
+    own = scenario.get("id") if isinstance(scenario, dict) else None
+    return str(own) if isinstance(own, str | int) else f"scenario {number}"

@@ -5,12 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from art.errors import ConfigError
-
-if TYPE_CHECKING:
-    from art.rollouts.session import RolloutSession
 
 GIVEN = {
     "client": "client",
@@ -29,6 +26,23 @@ _EMPTY = inspect.Parameter.empty
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
+class SessionValues(Protocol):
+    """What an agent may be given of its session; the rest of GIVEN are attributes of the same names."""
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Environment variables that say where the model is."""
+        ...
+
+    def openai_client(self) -> Any:
+        """An AsyncOpenAI bound to the rollout."""
+        ...
+
+    def sync_openai_client(self) -> Any:
+        """An OpenAI bound to the rollout."""
+        ...
+
+
 @dataclass(frozen=True)
 class CallPlan:
     """How a callable is called: the parameter that takes the task (None: it takes none), and what ART gives."""
@@ -44,7 +58,7 @@ class CallPlan:
         """True when the call itself is told where the model is."""
         return any(kind != "model_name" for kind in self.given.values())
 
-    def bind(self, task: object, session: RolloutSession | None) -> Callable[[], Any]:
+    def bind(self, task: object, session: SessionValues | None) -> Callable[[], Any]:
         """The call with everything filled in."""
         arguments: list[Any] = []
         keywords = {name: given_value(kind, session) for name, kind in self.given.items()}
@@ -139,7 +153,7 @@ _ASKED = {
 }
 
 
-def given_value(kind: str, session: RolloutSession | None) -> Any:
+def given_value(kind: str, session: SessionValues | None) -> Any:
     """What ART fills in; ConfigError when there is no session to take it from."""
     if session is None:
         raise ConfigError(

@@ -6,7 +6,9 @@ The agent may be
   makes finds the server by itself; it may also ask for `client`, `base_url`, `api_key`, `model_name`, ...;
 - a function of the task, that may ask for the same;
 - an instance with `run(task)`, `invoke(task)` or `__call__(task)`. One that made its client earlier must
-  already point at the server, and runs one at a time.
+  already point at the server, and runs one at a time;
+- an import path, "package.module:Agent", of any of these.
+With isolate="process" each rollout runs in a process of its own; see `art.rollouts.isolated`.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from art.errors import ConfigError, Conflict, InvalidInput, UnsupportedOption
 from art.rollouts.environment import session_environment, session_environment_async
 from art.rollouts.held_clients import held_clients, pointed_at, require_gateway
+from art.rollouts.isolated import IsolatedAgent, load
 from art.rollouts.session import RolloutSession
 from art.rollouts.session import rollout as open_rollout
-from art.rollouts.signature import CallPlan, plan_call
+from art.rollouts.signature import CallPlan, SessionValues, plan_call
 from art.trajectories import Trajectory, check_reward, is_choice
 from art.utils.background import run_blocking
 from art.utils.console import Notices
@@ -59,14 +62,18 @@ def wrap(
 
     `reward(result)` or `reward(result, task)`, plain or async, gives the run's reward from what the agent
     returned. `model` is used by `collect_trajectory`; without one the agent runs as it is. `entry` names the
-    method that takes the task.
+    method that takes the task. `isolate="process"` runs each rollout in a process of its own: for agents that
+    cannot share one; what it returns must be plain data.
     """
-    if isolate is not None or isinstance(agent, str):
+    if isolate == "process":
+        agent = IsolatedAgent.of(agent, entry)
+    elif isolate is not None:
         raise UnsupportedOption(
-            f"wrap does not support isolate={isolate!r}" if isolate else "wrap takes no import path yet",
-            cause="agents run in this process",
-            hint="wrap a factory: each rollout then gets an agent of its own",
+            f"wrap does not support isolate={isolate!r}",
+            hint='"process" runs each rollout in a process of its own, None in this one',
         )
+    elif isinstance(agent, str):
+        agent = load(agent)
     return WrappedAgent(agent, reward, model=model, entry=entry)
 
 
@@ -96,7 +103,10 @@ class WrappedAgent:
         self._factory: CallPlan | None = None
         self._plan: CallPlan | None = None
         self._clients: list[Any] = []
-        if inspect.isclass(agent):
+        self._isolated: IsolatedAgent | None = None
+        if isinstance(agent, IsolatedAgent):
+            self._isolated, self._label = agent, agent.label
+        elif inspect.isclass(agent):
             self._factory = self._factory_plan(plan_call(agent, label=self._label))
         elif _is_function(agent):
             plan = plan_call(agent, label=self._label)
@@ -111,6 +121,7 @@ class WrappedAgent:
 
     def __repr__(self) -> str:
         kind = "factory" if self._factory is not None else "agent"
+        kind = "process" if self._isolated is not None else kind
         reward = "" if self._reward is None else f", reward={getattr(self._reward, '__name__', self._reward)}"
         model = "" if self._model is None else f", model={self._model.name}"
         return f"WrappedAgent({kind} {self._label}{reward}{model})"
@@ -167,7 +178,9 @@ class WrappedAgent:
         steps = kept[0] if kept[0] is not None else session.trajectory.messages()
         return Collected(task=task, trajectory=steps, reward=session.trajectory.reward)
 
-    async def _run(self, task: Any, session: RolloutSession | None) -> Any:
+    async def _run(self, task: Any, session: SessionValues | None) -> Any:
+        if self._isolated is not None:
+            return await self._isolated.run(task, session)
         plan = self._plan
         if self._factory is not None:
             agent = await self._make(self._factory, session)
@@ -179,7 +192,7 @@ class WrappedAgent:
                 await self._share(session, stack)
             return await _call(plan, task, session)
 
-    async def _make(self, factory: CallPlan, session: RolloutSession | None) -> Any:
+    async def _make(self, factory: CallPlan, session: SessionValues | None) -> Any:
         make = factory.bind(None, session)
 
         def made() -> Any:
@@ -191,8 +204,9 @@ class WrappedAgent:
         agent = await in_thread(made)
         return await agent if inspect.isawaitable(agent) else agent
 
-    async def _share(self, session: RolloutSession, stack: AsyncExitStack) -> None:
+    async def _share(self, session: SessionValues, stack: AsyncExitStack) -> None:
         """Tell an agent that cannot be told by argument: through its own client, or the environment."""
+        assert isinstance(session, RolloutSession)
         endpoint = await session.model.backend().connection.endpoint()
         clients = require_gateway(self._clients, endpoint.url)
         if clients:
@@ -258,7 +272,7 @@ class WrappedAgent:
         return check_reward(value, f"the reward of {self._label}")
 
 
-async def _call(plan: CallPlan, task: Any, session: RolloutSession | None) -> Any:
+async def _call(plan: CallPlan, task: Any, session: SessionValues | None) -> Any:
     """Run an agent: a coroutine in this loop, anything else in a thread of its own."""
     call = plan.bind(task, session)
     result = call() if plan.is_async else await in_thread(call)
