@@ -255,13 +255,13 @@ BAD: list[tuple[dict[str, Any], int, str, str]] = [
     (
         {"messages": says("hi"), "response_format": {"type": "json_schema"}},
         400,
-        "unsupported_option",
+        "invalid_input",
         "json_schema",
     ),
     (
-        {"messages": says("hi"), "tool_choice": "required", "tools": TOOLS},
+        {"messages": says("hi"), "tool_choice": "required"},
         400,
-        "unsupported_option",
+        "invalid_input",
         "required",
     ),
     ({"messages": says("hi"), "chat_template_kwargs": {"thinking": True}}, 400, "invalid_input", "thinking"),
@@ -336,9 +336,8 @@ def test_a_client_that_leaves_ends_its_call_and_keeps_what_was_sampled(
     else:
         with pytest.raises(httpx2.TimeoutException):
             httpx2.post(url, json=body, headers=headers, timeout=httpx2.Timeout(30, read=0.3))
-    deadline = time.monotonic() + 30
-    while not (calls := served.rollout(opened["rollout_id"])["calls"]) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    # The call goes on for a client that comes back; the end of the rollout is its end.
+    calls = served.api("POST", f"rollouts/{opened['rollout_id']}/finish", {})["calls"]
     assert [choice["finish_reason"] for choice in calls[0]["choices"]] == ["cancelled"]
     assert 0 < calls[0]["choices"][0]["token_count"] < len(TICKS)
 
