@@ -1,30 +1,23 @@
-"""Messages -> text -> token ids through the model's own chat template.
-
-Equal to transformers' `apply_chat_template`: the same sandbox, filters, globals and block trimming. The
-template is code of the model's author; it runs sandboxed and sees plain data only.
-"""
+"""Messages -> text -> token ids through the model's own chat template, equal to transformers' `apply_chat_template`."""
 
 from __future__ import annotations
 
-import json
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from functools import lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.meta import find_undeclared_variables
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
-
-from art.errors import ConfigError, InvalidInput, boundary
+from art.errors import ConfigError, InvalidInput
 from art.tokens import tools as tool_text
+from art.tokens.template import Template
 from art.tokens.tokenizer import Tokenizer, read_json
-from art.types.messages import Message, Tool, template_messages
+from art.types.messages import FunctionCall, Message, Tool, ToolCall, template_messages
+
+_THINKING = re.compile(r"\.thinking\b|['\"]thinking['\"]")
+_NINE_LETTERS = re.compile(r"length\s*!=\s*9")
+_MERGES_CONTENT = "Cannot pass both content and thinking"
 
 
 class Renderer:
@@ -38,11 +31,10 @@ class Renderer:
     def __init__(self, tokenizer: Tokenizer, template: str, *, tool_template: str | None = None) -> None:
         self.tokenizer = tokenizer
         self.sources = template if tool_template is None else f"{template}\n{tool_template}"
-        self._template = _compiled(template)
-        self._tool_template = _compiled(tool_template) if tool_template else self._template
-        names = _variables(tool_template or template)
-        self.has_tools_section = "tools" in names
-        self.variables = names | _variables(template)
+        self._template = Template(template)
+        self._tool_template = Template(tool_template) if tool_template else self._template
+        self.has_tools_section = "tools" in self._tool_template.variables
+        self.variables = self._tool_template.variables | self._template.variables
 
     @classmethod
     def load(cls, folder: Path, *, chat_template: str | None = None) -> Renderer:
@@ -70,16 +62,20 @@ class Renderer:
 
         `options` are further template variables (`chat_template_kwargs`).
         """
-        if not self.has_tools_section:
-            messages = tool_text.without_section(messages, tools)
         template = self._tool_template if tools else self._template
-        variables: dict[str, Any] = {**self.tokenizer.specials, **(options or {})}
-        variables["messages"] = template_messages(messages)
-        variables["tools"] = [tool.to_template() for tool in tools] or None
-        variables["documents"] = None
-        variables["add_generation_prompt"] = generation
-        with boundary("rendering the chat template", InvalidInput, hint=_HINT):
-            return template.render(**variables)
+        return template.render(self._values(messages, tools, options, generation))
+
+    def line_at(
+        self,
+        messages: Sequence[Message],
+        offset: int,
+        *,
+        tools: Sequence[Tool] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> tuple[int, str]:
+        """The template's line that writes the character at `offset` of `text(...)`: its number and its text."""
+        template = self._tool_template if tools else self._template
+        return template.line_at(self._values(messages, tools, options, True), offset)
 
     def tokens(
         self,
@@ -92,8 +88,94 @@ class Renderer:
         """Token ids of the conversation with the assistant's turn opened; `at_most` as in `Tokenizer.encode`."""
         return self.tokenizer.encode(self.text(messages, tools=tools, options=options), at_most=at_most)
 
+    def messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """The messages as this template reads them: its own names, its form of arguments and call ids."""
+        prepared = messages if self.has_tools_section else tool_text.without_section(messages, ())
+        return self._dicts(prepared, as_text=self.arguments_as_text)
 
-_HINT = "the model's chat template decides which roles may follow one another and which fields are needed"
+    @cached_property
+    def arguments_as_text(self) -> bool:
+        """Whether the template pastes the arguments of calls, and so fails on JSON objects (DeepSeek V3)."""
+        call = ToolCall(id="call_1", function=FunctionCall(name="f", arguments='{"a": 1}'))
+        probe = [
+            Message(role="user", content="a"),
+            Message(role="assistant", content="", tool_calls=(call,)),
+            Message(role="tool", content="b", tool_call_id="call_1", name="f"),
+        ]
+        fails = []
+        for as_text in (False, True):
+            try:
+                self._tool_template.render(self._base(self._dicts(probe, as_text=as_text), (), {}, True))
+            except InvalidInput:
+                fails.append(as_text)
+        return fails == [False]
+
+    def _values(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+        options: Mapping[str, Any] | None,
+        generation: bool,
+    ) -> dict[str, Any]:
+        """The template's variables."""
+        if not self.has_tools_section:
+            messages = tool_text.without_section(messages, tools)
+        as_text = any(message.tool_calls for message in messages) and self.arguments_as_text
+        return self._base(self._dicts(messages, as_text=as_text), tools, options or {}, generation)
+
+    def _base(
+        self,
+        messages: list[dict[str, Any]],
+        tools: Sequence[Tool],
+        options: Mapping[str, Any],
+        generation: bool,
+    ) -> dict[str, Any]:
+        return {
+            **self.tokenizer.specials,
+            **options,
+            "messages": messages,
+            "tools": [tool.to_template() for tool in tools] or None,
+            "documents": None,
+            "add_generation_prompt": generation,
+        }
+
+    def _dicts(self, messages: Sequence[Message], *, as_text: bool) -> list[dict[str, Any]]:
+        out = template_messages(messages, arguments_as_text=as_text)
+        if _THINKING.search(self.sources):
+            for data in out:
+                _name_thinking(data, merge=_MERGES_CONTENT in self.sources)
+        if _NINE_LETTERS.search(self.sources):
+            for data in out:
+                _shorten_ids(data)
+        return out
+
+
+def _name_thinking(data: dict[str, Any], *, merge: bool) -> None:
+    """Reasoning under the name `thinking`, for templates that read that (GPT-OSS, LFM2).
+
+    `merge`: a message with calls may hold one of both only, and content is written as reasoning anyway.
+    """
+    reasoning = data.get("reasoning_content")
+    if reasoning is None:
+        return
+    data["thinking"] = reasoning
+    if merge and data.get("tool_calls") and data["content"]:
+        data["thinking"] = f"{reasoning}\n{data['content']}"
+        data["content"] = ""
+
+
+def _shorten_ids(data: dict[str, Any]) -> None:
+    """Call ids of nine letters and digits, for templates that insist on them (Mistral). Equal ids stay equal."""
+    for call in data.get("tool_calls", ()):
+        call["id"] = _short(call["id"])
+    if "tool_call_id" in data:
+        data["tool_call_id"] = _short(data["tool_call_id"])
+
+
+def _short(call_id: str) -> str:
+    if len(call_id) == 9 and call_id.isalnum():
+        return call_id
+    return hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:9]
 
 
 def read_templates(folder: Path) -> dict[str, str]:
@@ -111,85 +193,3 @@ def read_templates(folder: Path) -> dict[str, str]:
     for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
         templates[path.stem] = path.read_text(encoding="utf-8")
     return templates
-
-
-class _GenerationTag(Extension):
-    """`{% generation %}` marks the assistant's tokens for other trainers; here it renders its body."""
-
-    tags = {"generation"}  # noqa: RUF012  (jinja2's own declaration)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class _TemplateNamespace(Namespace):
-    """A namespace without underscore attributes, which lead to the interpreter's inside."""
-
-    def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: N805, RUF100  (`self` may be an attribute's name)
-        for name in dict(*args[1:], **kwargs):
-            _refuse_private(name)
-        Namespace.__init__(*args, **kwargs)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _refuse_private(name)
-        super().__setitem__(name, value)
-
-
-def _refuse_private(name: object) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(f"a template cannot set the attribute {name!r}")
-
-
-class _TemplateDict:
-    """`dict(...)` for templates, without the type's attributes."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        return dict(*args, **kwargs)
-
-    def fromkeys(self, *args: Any) -> dict[Any, Any]:
-        return dict.fromkeys(*args)
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.exceptions.TemplateError(message)
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # Jinja's own filter escapes HTML, which changes what the model reads.
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-@lru_cache(maxsize=1)
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    environment.globals["dict"] = _TemplateDict()
-    environment.globals["namespace"] = _TemplateNamespace
-    return environment
-
-
-@lru_cache(maxsize=64)
-def _compiled(source: str) -> jinja2.Template:
-    with boundary("compiling the chat template", ConfigError, hint="check the model's chat_template"):
-        return _environment().from_string(source)
-
-
-def _variables(source: str) -> frozenset[str]:
-    return frozenset(find_undeclared_variables(_environment().parse(source)))
