@@ -38,7 +38,12 @@ REASONED: dict[str, Any] = SCRIPT | {
         {"match": r"nothing[^<]*<\|im_end\|>\n<\|im_start\|>assistant\n$", "replies": [""]},
         *[
             {"match": rf"{word}[^<]*<\|im_end\|>\n<\|im_start\|>assistant\n$", "replies": [reply]}
-            for word, reply in (("count", "one two three four five"), ("greet", "Grüße, 你好 🙂!"))
+            for word, reply in (
+                ("count", "one two three four five"),
+                ("greet", "Grüße, 你好 🙂!"),
+                ("a place", '{"city": "Oslo"}'),
+                ("use it", '<tool_call>{"name": "other", "arguments": {"city": "Oslo"}}</tool_call>'),
+            )
         ],
         *SCRIPT["rules"],
     ]

@@ -9,9 +9,10 @@ import signal
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import openai
+import pydantic
 import pytest
 from responses_kit import ENCRYPTED, LOGPROBS, TOOL, Logged, back, events, result, rounded, start, strict
 
@@ -23,9 +24,9 @@ def served(start_art_server: Any, tiny_model_dir: Any, tmp_path_factory: Any) ->
     served.server.stop()
 
 
-def ask(client: openai.OpenAI, text: Any, *, streamed: bool = False, **options: Any) -> Any:
+def ask(client: openai.OpenAI, said: Any, *, streamed: bool = False, **options: Any) -> Any:
     """The response, whole or accumulated by the SDK's helper from a stream."""
-    asked: dict[str, Any] = {"model": "tests/alpha", "input": text, **options}
+    asked: dict[str, Any] = {"model": "tests/alpha", "input": said, **options}
     if not streamed:
         return client.responses.create(**asked)
     with client.responses.stream(**asked) as stream:
@@ -140,6 +141,42 @@ def test_the_async_client(served: Logged) -> None:
             assert whole.output_text == streamed.output_text == stored.output_text
 
     asyncio.run(run())
+
+
+class Place(pydantic.BaseModel):
+    city: Literal["Oslo", "Rome"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_answer_follows_a_schema(served: Logged, streamed: bool) -> None:
+    asked: dict[str, Any] = {"model": "tests/alpha", "input": "a place", "text_format": Place}
+    if streamed:
+        with served.client().responses.stream(**asked) as stream:
+            answer = stream.get_final_response()
+    else:
+        answer = served.client().responses.parse(**asked)
+    assert answer.output_parsed == Place(city="Oslo")
+    assert answer.text.format.type == "json_schema"
+    free = ask(served.client(), "a place", text={"format": {"type": "json_object"}})
+    assert json.loads(free.output_text) == {"city": "Oslo"}
+
+
+def test_tools_that_must_be_called(served: Logged) -> None:
+    other = TOOL | {"name": "other"}
+    named: dict[str, Any] = {"type": "function", "name": "other"}
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [named]}
+    for choice in ("required", named, allowed):
+        answer = ask(served.client(), "use it", tools=[TOOL, other], tool_choice=choice)
+        given = answer.tool_choice
+        assert choice == (given if isinstance(given, str) else given.model_dump(exclude_none=True))
+        assert [(item.type, item.name) for item in answer.output] == [("function_call", "other")]
+    # The engine would have said something else: it was held to the call.
+    with pytest.raises(openai.BadRequestError, match="grammar"):
+        ask(served.client(), "count", tools=[TOOL, other], tool_choice="required")
+    none = ask(served.client(), "two calls", tools=[TOOL], tool_choice="none")
+    assert [item.type for item in none.output] == ["message"]
+    one = ask(served.client(), "two calls", tools=[TOOL], parallel_tool_calls=False)
+    assert [item.type for item in one.output] == ["function_call"]
 
 
 # -- conversations
@@ -320,7 +357,9 @@ def test_responses_that_may_not_be_seen_do_not_exist(served: Logged) -> None:
         ({"tools": ["web_search"]}, "`tools[0]`"),
         ({"tool_choice": "required"}, "needs `tools`"),
         ({"tool_choice": {"type": "function", "name": "f"}, "tools": [TOOL]}, "none of the `tools`"),
-        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "none", "tools": []}}, "`tool_choice.mode`"),
+        ({"tool_choice": {"type": "web_search"}}, "`tool_choice`"),
+        ({"reasoning": {"effort": {}}}, "`effort`"),
         ({"background": True}, "`background`"),
         ({"conversation": "conv_1"}, "`conversation`"),
         ({"truncation": "auto"}, "`truncation`"),

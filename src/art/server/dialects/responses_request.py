@@ -6,15 +6,13 @@ An option is used, or it changes nothing about the sampled text and is accepted,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
 
 from art.errors import InvalidInput, UnsupportedOption
 from art.server.calls import CallRequest
 from art.server.dialects.options import (
-    MAX_TOP_LOGPROBS,
     flag,
-    integer,
     refuse_unknown,
     refuse_unless_neutral,
     sampling_options,
@@ -121,25 +119,21 @@ def parse_responses_request(body: object, *, size: int = 0) -> ResponsesRequest:
     items = parse_input(body.get("input"))
     if not items and previous is None and not instructions:
         raise InvalidInput("`input` must be a text or a list with at least one item")
-    tools = _tools(body)
-    stored = body.get("store") is not False
     flag(body, "store")
-    include = frozenset(_include(body.get("include")))
-    asked = sampling_options(body, "max_output_tokens")
-    integer(body, "top_logprobs", 0, MAX_TOP_LOGPROBS)
+    flag(body, "parallel_tool_calls")
     return ResponsesRequest(
         call=CallRequest(
             model=model,
             messages=[],
-            tools=tools,
+            tools=_tools(body),
             options=template_options(body, _effort(body)),
-            asked=asked,
-            tool_choice=_tool_choice(body, tools),
+            asked=sampling_options(body, "max_output_tokens"),
+            tool_choice=_tool_choice(body),
             parallel_tool_calls=body.get("parallel_tool_calls") is not False,
             response_schema=_schema(body),
             dialect=DIALECT,
             kept={
-                "store": stored,
+                "store": body.get("store") is not False,
                 "instructions": instructions is not None,
                 "echo": _echo(body),
             },
@@ -149,7 +143,7 @@ def parse_responses_request(body: object, *, size: int = 0) -> ResponsesRequest:
         items=items,
         instructions=instructions,
         previous=previous,
-        include=include,
+        include=frozenset(_include(body.get("include"))),
     )
 
 
@@ -211,25 +205,38 @@ def _tools(body: dict[str, Any]) -> list[Tool]:
     return parse_tools(nested)
 
 
-def _tool_choice(body: dict[str, Any], tools: Sequence[Tool]) -> ToolChoice:
+def _tool_choice(body: dict[str, Any]) -> ToolChoice:
+    """Whether and which tool may or must be called. Whether there is such a tool is asked when the call is planned."""
     choice = body.get("tool_choice")
-    if choice is None or choice == "auto":
-        return ToolChoice("auto")
-    if choice == "none":
-        return ToolChoice("none")
-    if choice == "required":
-        if not tools:
-            raise InvalidInput('`tool_choice` "required" needs `tools`')
-        return ToolChoice("required")
-    if isinstance(choice, dict) and choice.get("type") == "function":
-        name = choice.get("name")
-        if name not in [tool.function.name for tool in tools]:
-            raise InvalidInput(f"`tool_choice` names {name!r}, which is none of the `tools`")
-        return ToolChoice("named", str(name))
+    if choice is None:
+        return ToolChoice()
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if isinstance(choice, dict) and kind == "function":
+        return ToolChoice("named", _function_name(choice, "tool_choice"))
+    if isinstance(choice, dict) and kind == "allowed_tools":
+        tools = choice.get("tools")
+        if not isinstance(tools, list):
+            raise InvalidInput("`tool_choice.tools` must be a list")
+        names = tuple(_function_name(tool, f"tool_choice.tools[{at}]") for at, tool in enumerate(tools))
+        return replace(_mode(choice.get("mode"), "tool_choice.mode", ("auto", "required")), allowed=names)
+    return _mode(choice, "tool_choice", ("auto", "none", "required"))
+
+
+def _mode(value: object, where: str, known: Sequence[str]) -> ToolChoice:
+    for mode in known:
+        if value == mode:
+            return ToolChoice(cast(Literal["auto", "none", "required"], mode))
     raise UnsupportedOption(
-        f"`tool_choice` {str(choice)[:80]} is not supported",
-        hint='"auto", "none", "required" or {"type": "function", "name": ...}',
+        f"`{where}` {str(value)[:80]!r} is not supported",
+        hint=f"what is: {', '.join(known)}, or a tool by name or several as allowed_tools",
     )
+
+
+def _function_name(tool: object, where: str) -> str:
+    name = tool.get("name") if isinstance(tool, dict) and tool.get("type") == "function" else None
+    if not isinstance(name, str) or not name:
+        raise InvalidInput(f"`{where}` must be of type function, with the `name` of a tool")
+    return name
 
 
 def _schema(body: dict[str, Any]) -> dict[str, Any] | None:
@@ -255,7 +262,7 @@ def _schema(body: dict[str, Any]) -> dict[str, Any] | None:
     return schema
 
 
-def _effort(body: dict[str, Any]) -> object:
+def _effort(body: dict[str, Any]) -> str | None:
     """`reasoning.effort`, for the chat template. A summary is written by nobody: the reasoning itself is answered."""
     reasoning = _object(body, "reasoning", ["effort", "summary", "generate_summary"])
     for name in ("summary", "generate_summary"):
@@ -265,7 +272,7 @@ def _effort(body: dict[str, Any]) -> object:
                 cause="no summary is written; reasoning items carry the reasoning itself",
                 hint="leave it out",
             )
-    return reasoning.get("effort")
+    return _text(reasoning, "effort")
 
 
 def _echo(body: dict[str, Any]) -> dict[str, Any]:
@@ -286,5 +293,4 @@ def _echo(body: dict[str, Any]) -> dict[str, Any]:
     echo["text"] = {"format": text.get("format") or {"type": "text"}, "verbosity": "medium"}
     echo["reasoning"] = {"effort": reasoning.get("effort"), "summary": None}
     echo["parallel_tool_calls"] = body.get("parallel_tool_calls") is not False
-    flag(body, "parallel_tool_calls")
     return echo
