@@ -228,9 +228,12 @@ def _thought(writer: _Writer, formats: Formats, prompt_token_ids: Sequence[int])
 
 
 def _with_whitespace(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema with our white space, unless its own options for the compiler (`x-guidance`) speak of it."""
     own = schema.get("x-guidance")
-    options = own if isinstance(own, Mapping) else {}
-    return {**schema, "x-guidance": {"whitespace_pattern": WHITESPACE, **options}}
+    options = dict(own) if isinstance(own, Mapping) else {}
+    if "whitespace_flexible" not in options:
+        options.setdefault("whitespace_pattern", WHITESPACE)
+    return {**schema, "x-guidance": options}
 
 
 def _as_json(value: object) -> str:
