@@ -137,7 +137,7 @@ async def plan_call(
         entry=entry,
         step=located.step,
         number=number,
-        branch=session.graph.branch_for(parent, prompt.digest),
+        branch=session.graph.branch_for(parent, prompt.turn),
         prompt=prompt,
         parent=parent,
         new_messages=request.messages[prompt.depth :] if parent is not None else request.messages,

@@ -168,5 +168,5 @@ def node_of(plan: CallPlan, choice: Choice) -> Node:
         call_id=plan.call_id,
         choice=choice.index,
         branch=plan.branch,
-        turn=prompt.digest,
+        turn=prompt.turn,
     )

@@ -174,7 +174,7 @@ class CallRun:
             reason = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
             for choice in self.choices:  # the ones that had ended were not delivered either
                 choice.finish_reason = reason
-            self.plan.session.graph.abandon(self.plan.parent, self.plan.branch, self.plan.prompt.digest)
+            self.plan.session.graph.abandon(self.plan.parent, self.plan.branch, self.plan.prompt.turn)
             if any(choice.token_ids for choice in self.choices):
                 await asyncio.shield(asyncio.ensure_future(self._record()))
             if self._stopped is not None:

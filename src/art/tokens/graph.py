@@ -45,7 +45,7 @@ class Node:
     choice: int
     branch: int
     turn: str
-    """Digest of the request it answers; siblings have the same."""
+    """Digest of the prompt it answers; siblings have the same."""
     children: int = 0
 
     @property
@@ -143,9 +143,9 @@ class TokenGraph:
         return found
 
     def branch_for(self, node: Node | None, digest: str) -> int:
-        """The branch of a call that continues `node` with the request `digest`.
+        """The branch of a call that continues `node` with the prompt of this `digest`.
 
-        A request that came before makes a sibling, on the same branch. Otherwise it is the node's own branch for the
+        A prompt that came before makes a sibling, on the same branch. Otherwise it is the node's own branch for the
         first request that goes on from that turn, and a new one after that.
         """
         turn = self._turns.get(digest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -27,6 +28,11 @@ class Prompt:
     """Messages that `node`'s path covers; the rest is new."""
     digest: str
     """Of all messages of the request."""
+
+    @property
+    def turn(self) -> str:
+        """Of the tokens: requests that differ in what makes no other message (reasoning) still are not the same."""
+        return hashlib.sha256(np.asarray(self.token_ids, dtype=np.int32).tobytes()).hexdigest()
 
 
 def build_prompt(
