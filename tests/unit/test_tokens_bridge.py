@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from art.errors import ConfigError
-from art.tokens.bridge import prove, suffix_text, tail_tokens
+from art.tokens.bridge import suffix_text, tail_tokens
 from art.tokens.graph import Node, TokenGraph, next_digest
 from art.tokens.prompt import Prompt, build_prompt
+from art.tokens.proof import prove
 from art.tokens.renderer import Renderer
 from art.types.messages import FunctionCall, Message, Tool, ToolCall
 
@@ -240,7 +241,7 @@ def test_history_policy_template_serves_what_the_template_gives() -> None:
 def test_stable_templates_are_proved_with_tools_and_without(name: str) -> None:
     proof = prove(kit.renderer(name))
     assert proof.tools_refused == ""
-    assert proof.notes == []
+    assert proof.notes == ["the template leaves reasoning out of earlier turns; here it stays as served"]
     assert proof.stop_token_ids == kit.tokenizer().stop_token_ids
 
 
@@ -248,7 +249,8 @@ def test_a_template_that_forgets_is_refused_with_the_place() -> None:
     with pytest.raises(ConfigError) as caught:
         prove(kit.renderer("forgetful"))
     assert "rendered differently once more follows" in caught.value.cause
-    assert "First question?" in caught.value.cause
+    assert "Question 0?" in caught.value.cause
+    assert "line 3 of the template writes it: {{- '<|im_start|>'" in caught.value.cause
     assert 'history="template"' in caught.value.hint
 
 
@@ -256,8 +258,10 @@ def test_a_template_that_rewrites_earlier_answers_is_refused() -> None:
     source = kit.template("smollm2").replace(
         "message['content']", "(message['content'] if loop.last or message.role != 'assistant' else 'said')"
     )
-    with pytest.raises(ConfigError, match="keep earlier turns"):
+    with pytest.raises(ConfigError, match="keep earlier turns") as caught:
         prove(Renderer(kit.tokenizer(), source))
+    assert "earlier message is left out" in caught.value.cause
+    assert "line 4 of the template" in caught.value.cause
 
 
 def test_a_template_that_drops_its_own_opening_is_noted() -> None:

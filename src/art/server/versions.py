@@ -21,8 +21,8 @@ from art.server.engines import EnginePool
 from art.server.self_check import check_adapter
 from art.store.records import ModelRow
 from art.store.store import Store
-from art.tokens.bridge import Proof, prove, turn_end
 from art.tokens.formats import Formats, choose_formats
+from art.tokens.proof import Proof, prove, turn_end
 from art.tokens.renderer import Renderer
 from art.types.jobs import CheckpointInfo
 

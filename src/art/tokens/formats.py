@@ -51,6 +51,8 @@ class ToolFormat:
     marks: tuple[str, ...]
     """What the parser reads; those that are special tokens are kept in the text."""
     envelope: CallEnvelope | None
+    end: str = ""
+    """The mark behind a message's last call; empty where the end of the JSON is the end."""
 
 
 _FUNCTION_GEMMA = Gemma("<start_function_call>", "<end_function_call>", "<escape>")
@@ -68,6 +70,7 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
             end=harmony.CALL,
             style="named",
         ),
+        end=harmony.CALL,
     ),
     ToolFormat(
         "gemma",
@@ -75,6 +78,7 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
         (("<|tool_call>",),),
         ("<|tool_call>", "<tool_call|>", '<|"|>'),
         None,
+        end="<tool_call|>",
     ),
     ToolFormat(
         "functiongemma",
@@ -82,6 +86,7 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
         ((_FUNCTION_GEMMA.opening,),),
         (_FUNCTION_GEMMA.opening, _FUNCTION_GEMMA.closing, _FUNCTION_GEMMA.quote),
         None,
+        end=_FUNCTION_GEMMA.closing,
     ),
     ToolFormat(
         "mistral",
@@ -103,6 +108,7 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
         ((deepseek.BEGIN,),),
         deepseek.MARKS,
         None,
+        end=deepseek.END,
     ),
     ToolFormat(
         "glm",
@@ -110,6 +116,7 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
         (("<arg_key>", glm.OPEN),),
         (glm.OPEN, glm.CLOSE, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
         None,
+        end=glm.CLOSE,
     ),
     ToolFormat(
         "qwen3_coder",
@@ -117,6 +124,7 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
         (("<function=", "<parameter="),),
         (qwen3_coder.OPEN, qwen3_coder.CLOSE),
         None,
+        end=qwen3_coder.CLOSE,
     ),
     ToolFormat(
         "hermes",
@@ -124,6 +132,7 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
         ((hermes.OPEN,),),
         (hermes.OPEN, hermes.CLOSE),
         CallEnvelope(begin=f"{hermes.OPEN}\n", end=f"\n{hermes.CLOSE}", separator="\n"),
+        end=hermes.CLOSE,
     ),
     ToolFormat(
         "llama3",
@@ -210,6 +219,16 @@ def choose_formats(
         tokenizer=renderer.tokenizer,
         kept_token_ids=_special_ids(renderer.tokenizer, texts),
     )
+
+
+def call_end(renderer: Renderer) -> str:
+    """The mark that the template writes behind a message's last call; empty where there is none."""
+    return _tool_format(_tools_of(renderer)).end
+
+
+def stop_marks(renderer: Renderer) -> tuple[str, ...]:
+    """The marks that end a turn, where that is not what ends a message in the template."""
+    return (harmony.RETURN, harmony.CALL) if _tools_of(renderer) == "harmony" else ()
 
 
 def _known(option: str, value: str | None, names: Sequence[str]) -> str | None:

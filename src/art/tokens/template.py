@@ -10,7 +10,8 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from types import FrameType
+from typing import Any, cast
 
 import jinja2
 from jinja2 import nodes
@@ -45,10 +46,11 @@ class Template:
         """
         line, written = 1, 0
         with boundary("rendering the chat template", InvalidInput, hint=_HINT):
-            chunks = self._compiled.root_render_func(self._compiled.new_context(dict(variables)))
-            for chunk in chunks:
+            rendering = self._compiled.root_render_func(self._compiled.new_context(dict(variables)))
+            for chunk in rendering:
                 # The generator stands at the statement that gave this chunk.
-                line = self._compiled.get_corresponding_lineno(chunks.gi_frame.f_lineno)
+                frame = cast(FrameType, cast(Any, rendering).gi_frame)
+                line = self._compiled.get_corresponding_lineno(frame.f_lineno)
                 written += len(chunk)
                 if written > offset:
                     break
