@@ -23,7 +23,8 @@ Routes (role that may call it):
     POST   /api/v1/keys              CreateKey              admin           -> CreatedKey
     GET    /api/v1/keys                                     admin           -> KeyList
     DELETE /api/v1/keys/{id}                                admin           -> KeyInfo        (idempotent)
-Inference: POST /v1/chat/completions and GET /v1/models, also under /r/{rollout}/v1/.
+Inference: POST /v1/chat/completions, POST /v1/responses, GET /v1/responses/{id} and GET /v1/models, also under
+    /r/{rollout}/v1/.
     A call's rollout: the URL's, else the header `X-ART-Rollout` (an id that is new opens a rollout: purpose train,
     the caller's sampling; role rollout), else the key's, else the one open conversation it continues. Further headers:
     X-ART-Project, X-ART-Scenario, X-ART-Group, X-ART-Member (a number), X-ART-Agent, X-ART-Auxiliary (true or false).

@@ -114,7 +114,7 @@ class _Serving(Generic[A]):
         if ask.call.wishes:
             entry, _ = await sessions.look(headers, self._principal, ask.call.model)
             ask = replace(ask, call=ask.call.settled(entry))
-        digests = await sessions.off_loop.run(len(raw), ask.call.digests)
+        digests = await sessions.off_loop.run(ask.call.size, ask.call.digests)
         located = await sessions.locate(
             headers,
             self._principal,
