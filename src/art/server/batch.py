@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 
 from art.config.train import TrainConfig
-from art.server.selection import Pick, Selector
+from art.server.credit import Credit, credit_of, parts_of
+from art.server.selection import NOT_CONTINUED, Pick, Selector
 from art.store.records import JobSpec, RewardChange, SelectedTrajectory
 from art.store.store import Store
 from art.types.jobs import ChoiceFate, ChoiceRef, TrainGroup, TrainTrajectory
@@ -13,7 +14,6 @@ from art.types.policy import Fate, RolloutStatus
 from art.types.wire import GroupIn, TrajectoryIn, TrajectoryOutcome
 
 ALL_DUPLICATE = "every choice of it is in an earlier trajectory of the batch, and is trained there"
-NOT_CONTINUED = "not continued"
 NOT_SELECTED = "recorded, but no trajectory of the batch holds it"
 
 
@@ -26,12 +26,13 @@ class Batch:
         self._selector = Selector(store, project, name)
         self._taken: set[Pick] = set()
         self._labels: set[str] = set()
+        self._left_out: dict[Pick, tuple[Fate, str]] = {}
 
     async def add(self, number: int, group: GroupIn) -> None:
         """Select the calls of one group. InvalidInput when a choice could be several calls."""
         if not group.trajectories:
             self.spec.notes.append(f"group {number} is empty and was left out")
-        trained = TrainGroup(group_id=str(number), trajectories=[])
+        groups: dict[str, TrainGroup] = {}
         for index, trajectory in enumerate(group.trajectories):
             selected = SelectedTrajectory(group=number, index=index)
             fresh = await self._place(trajectory, selected)
@@ -46,13 +47,16 @@ class Batch:
                 for rollout_id in selected.rollout_ids
             ]
             if selected.label is not None:
-                trained.trajectories.append(await self._train(selected.label, trajectory.reward, fresh))
-        if trained.trajectories:
-            self.spec.groups.append(trained)
+                for name, part in await self._parts(selected.label, trajectory.reward, fresh):
+                    group_id = f"{number}/{name}" if name else str(number)
+                    found = groups.setdefault(name, TrainGroup(group_id=group_id, trajectories=[]))
+                    found.trajectories.append(part)
+        self.spec.groups += groups.values()
 
     async def _place(self, trajectory: TrajectoryIn, selected: SelectedTrajectory) -> list[Pick]:
         """Fill `selected`; the picks that no earlier trajectory has."""
         selection = await self._selector.select(trajectory)
+        self._left_out |= selection.left_out
         fresh = [pick for pick in selection.picks if pick not in self._taken]
         self._taken.update(fresh)
         owners = [call.rollout_id for pick in fresh if (call := await self._selector.own.call(pick[0]))]
@@ -80,24 +84,37 @@ class Batch:
         self._labels.add(label)
         return label
 
-    async def _train(self, label: str, reward: float, picks: list[Pick]) -> TrainTrajectory:
-        choices: list[ChoiceRef] = []
+    async def _parts(self, label: str, reward: float, picks: list[Pick]) -> list[tuple[str, TrainTrajectory]]:
+        """What the trainer gets of one trajectory: by the name of each comparison, what takes part in it."""
+        credited: list[tuple[ChoiceRef, Credit, int]] = []
         for call_id, index in picks:
             call = await self._selector.own.call(call_id)
             assert call is not None, "a pick names a recorded call"
             assert call.blob is not None, "a recorded call has its arrays"
             choice = next(item for item in call.choices if item.index == index)
-            choices.append(
-                ChoiceRef(
-                    call_id=call_id,
-                    choice=index,
-                    blob=call.blob,
-                    temperature=call.sampling_used.temperature,
-                    version=call.version,
-                    weight=choice.weight,
-                )
+            ref = ChoiceRef(
+                call_id=call_id,
+                choice=index,
+                blob=call.blob,
+                temperature=call.sampling_used.temperature,
+                version=call.version,
+                weight=choice.weight,
             )
-        return TrainTrajectory(rollout_id=label, reward=reward, choices=choices)
+            row = await self._selector.own.rollout(call.rollout_id)
+            assert row is not None, "a pick's rollout is this model's"
+            calls = await self._selector.own.calls_of(call.rollout_id)
+            credit = credit_of(call, choice, calls=calls, agents=row.agent_rewards, reward=reward)
+            credited.append((ref, credit, choice.token_count))
+        parts = parts_of(credited, by_tokens=self.spec.config.loss_aggregation == "rollout")
+        return [
+            (
+                part.name,
+                TrainTrajectory(
+                    rollout_id=label, reward=part.reward, choices=part.choices, weight=part.weight
+                ),
+            )
+            for part in parts
+        ]
 
     async def finish(self) -> JobSpec:
         """Give a fate to every recorded choice of the batch's rollouts that nothing selected."""
@@ -106,18 +123,26 @@ class Batch:
             rollout_id for item in self.spec.trajectories for rollout_id in item.rollout_ids
         )
         for rollout_id in rollouts:
+            await self._note_unheard(rollout_id)
             for call in await self._selector.own.calls_of(rollout_id):
                 for choice in call.choices:
-                    if (call.call_id, choice.index) in self._taken or choice.fate is not Fate.PENDING:
+                    pick = (call.call_id, choice.index)
+                    if pick in self._taken or choice.fate is not Fate.PENDING:
                         continue
-                    fate = Fate.AUXILIARY if call.auxiliary else Fate.FILTERED
-                    reason = NOT_CONTINUED if call.call_id in called else NOT_SELECTED
+                    fate, reason = Fate.FILTERED, NOT_CONTINUED if call.call_id in called else NOT_SELECTED
+                    if call.auxiliary:
+                        fate, reason = Fate.AUXILIARY, call.auxiliary_reason
+                    fate, reason = self._left_out.get(pick, (fate, reason))
                     self.spec.fates.append(
-                        ChoiceFate(
-                            call_id=call.call_id,
-                            choice=choice.index,
-                            fate=fate,
-                            reason="an auxiliary call" if call.auxiliary else reason,
-                        )
+                        ChoiceFate(call_id=call.call_id, choice=choice.index, fate=fate, reason=reason)
                     )
         return self.spec
+
+    async def _note_unheard(self, rollout_id: str) -> None:
+        """A reward for an agent that made no call changes nothing, so it is said."""
+        row = await self._selector.own.rollout(rollout_id)
+        labels = {call.agent for call in await self._selector.own.calls_of(rollout_id)}
+        for label in sorted(set(row.agent_rewards) - labels) if row is not None else ():
+            self.spec.notes.append(
+                f"rollout {rollout_id}: the agent {label!r} has a reward and made no call (X-ART-Agent)"
+            )

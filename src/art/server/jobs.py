@@ -18,7 +18,7 @@ from art.server.retention import Retention
 from art.server.versions import ModelEntry, Versions
 from art.store.records import IdempotencyRow, JobRow, JobSpec, ModelRow, Outcomes, RewardChange, RolloutChange
 from art.store.store import BLOBS, Store
-from art.trainer.protocol import Progress, Trainer, TrainJob, TrainOutcome
+from art.trainer.protocol import Progress, RolloutOutcome, Trainer, TrainJob, TrainOutcome
 from art.types.policy import RolloutStatus
 from art.types.wire import JobEvent, JobInfo, JobResult, TrajectoryOutcome
 
@@ -325,21 +325,35 @@ def resolve_config(spec: JobSpec, model: ModelRow) -> ResolvedTrainConfig:
     return ResolvedTrainConfig(**values)
 
 
+def merged(parts: Sequence[RolloutOutcome]) -> tuple[RolloutStatus, str]:
+    """The outcome of a trajectory that took part in several comparisons: trained if one of them trained it."""
+    if not parts:
+        return RolloutStatus.FINISHED, "the trainer said nothing about it"
+    if len(parts) == 1:
+        return parts[0].status, parts[0].reason
+    trained = [part for part in parts if part.status is RolloutStatus.TRAINED]
+    others = [part for part in parts if part not in trained]
+    reasons = [f"{part.group_id.partition('/')[2] or 'the rollout'}: {part.reason}" for part in others]
+    return (trained or others)[0].status, "; ".join(reasons)
+
+
 def conclude(job: JobRow, outcome: TrainOutcome, notes: Sequence[str] = ()) -> tuple[JobResult, Outcomes]:
     """What the job answers, and what becomes true in the store together with it."""
-    told = {item.rollout_id: item for item in outcome.rollouts}
+    told: dict[str, list[RolloutOutcome]] = {}
+    for said in outcome.rollouts:
+        told.setdefault(said.rollout_id, []).append(said)
     statuses: dict[str, RolloutChange] = {}
     trajectories: list[TrajectoryOutcome] = []
     for selected in job.spec.trajectories:
         item = selected.outcome
         if item is None:
-            said = told.get(selected.label or "")
+            status, reason = merged(told.get(selected.label or "", []))
             item = TrajectoryOutcome(
                 group=selected.group,
                 index=selected.index,
                 rollout_id=selected.rollout_ids[0] if selected.rollout_ids else None,
-                status=said.status if said is not None else RolloutStatus.FINISHED,
-                reason=said.reason if said is not None else "the trainer said nothing about it",
+                status=status,
+                reason=reason,
             )
         trajectories.append(item)
         for rollout_id in selected.rollout_ids:

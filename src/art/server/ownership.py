@@ -7,6 +7,7 @@ what belongs to another project or model is answered exactly as what does not ex
 from __future__ import annotations
 
 from art.server.auth import Principal
+from art.server.auxiliary import judged
 from art.store.records import RolloutRow
 from art.store.rollout_rows import no_rollout
 from art.store.store import Store
@@ -48,10 +49,10 @@ class OwnRecords:
         return self._calls[call_id]
 
     async def calls_of(self, rollout_id: str) -> list[CallRecord]:
-        """The calls of a rollout of this model; none where it is no such rollout."""
+        """The calls of a rollout of this model, those on the side marked; none where it is no such rollout."""
         if rollout_id not in self._calls_of:
-            ours = await self.rollout(rollout_id) is not None
-            calls = await self._store.calls_of(rollout_id) if ours else []
+            row = await self.rollout(rollout_id)
+            calls = judged(await self._store.calls_of(rollout_id), row.auxiliary) if row is not None else []
             self._calls_of[rollout_id] = calls
             self._calls.update({call.call_id: call for call in calls})
         return self._calls_of[rollout_id]

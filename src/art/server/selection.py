@@ -17,7 +17,8 @@ from art.errors import InvalidInput
 from art.server.given_choice import Essence, GivenChoice, GivenMessage
 from art.server.ownership import OwnRecords
 from art.store.store import Store
-from art.types.tokens import CallRecord
+from art.types.policy import Fate
+from art.types.tokens import CallRecord, ChoiceRecord
 from art.types.wire import TrajectoryIn
 
 Pick = tuple[str, int]
@@ -31,6 +32,9 @@ LOGPROB_TOLERANCE = 1e-4
 """Recorded log-probabilities are float32 and reach the program as decimal text."""
 
 NO_CHOICE = "the trajectory holds no choice of the model; keep response.choices[0] in messages_and_choices"
+NOT_CONTINUED = "not continued"
+FAILED = "its call failed before the answer was whole"
+LEFT = "its client left before it had the whole answer, and went on from another"
 NO_SUCH_CALL = (
     "no call of this server produced this choice; keep the choices as the server returned them,"
     " and train with the server that sampled them"
@@ -44,6 +48,8 @@ class Selection:
     picks: list[Pick] = field(default_factory=list)
     reason: str = ""
     """Of the first choice that found no call."""
+    left_out: dict[Pick, tuple[Fate, str]] = field(default_factory=dict)
+    """Choices of a whole rollout that are not picked, and why."""
 
 
 class Selector:
@@ -63,7 +69,7 @@ class Selector:
                 raise InvalidInput(
                     "a trajectory selects its whole rollout but names none", hint="set rollout_id"
                 )
-            return Selection(await self._whole_rollout(trajectory.rollout_id), "the agent made no call")
+            return await self.whole_rollout(trajectory.rollout_id)
         found = Selection()
         for choice in choices_of(trajectory):
             pick = await self._find(GivenChoice.read(choice), trajectory.rollout_id)
@@ -124,25 +130,36 @@ class Selector:
         recorded = (await self._store.read_arrays(call.blob))[f"c{index}.logprobs"]
         return bool(np.allclose(recorded, np.asarray(wanted), atol=LOGPROB_TOLERANCE, rtol=0))
 
-    async def _whole_rollout(self, rollout_id: str) -> list[Pick]:
-        calls = [
-            call
-            for call in await self.own.calls_of(rollout_id)
-            if not call.auxiliary and self.own.sampled(call)
-        ]
-        # What was cut off and never continued reached no agent: its tokens earned nothing.
-        continued = {call.parent_call_id for call in calls}
-        picks: list[Pick] = []
+    async def whole_rollout(self, rollout_id: str) -> Selection:
+        """What training a whole rollout takes of it: every choice that reached its agent, and no call on the side."""
+        calls = await self.own.calls_of(rollout_id)
+        found = Selection(reason="the agent made no call")
+        ours = [call for call in calls if not call.auxiliary and self.own.sampled(call)]
+        continued = {call.parent_call_id for call in ours}
         for call in calls:
-            indices = [
-                item.index
-                for item in call.choices
-                if item.finish_reason not in UNDELIVERED or call.call_id in continued
-            ]
-            if len(indices) > 1:
-                indices = [await self._continued(call, indices, calls)]
-            picks += [(call.call_id, index) for index in indices]
-        return picks
+            for item in call.choices:
+                reason = self._refused(call, item, continued)
+                if reason is not None:
+                    found.left_out[call.call_id, item.index] = reason
+            whole = [item.index for item in call.choices if (call.call_id, item.index) not in found.left_out]
+            taken = whole[:1] if len(whole) < 2 else [await self._continued(call, whole, ours)]
+            found.picks += [(call.call_id, index) for index in taken]
+            for index in set(whole) - set(taken):
+                found.left_out[call.call_id, index] = Fate.FILTERED, NOT_CONTINUED
+        return found
+
+    def _refused(
+        self, call: CallRecord, choice: ChoiceRecord, continued: set[str | None]
+    ) -> tuple[Fate, str] | None:
+        """Why a choice of a whole rollout is not taken, as far as it alone tells."""
+        if not self.own.sampled(call):
+            return Fate.FILTERED, f"sampled by {call.version}, which is another model"
+        if call.auxiliary:
+            return Fate.AUXILIARY, call.auxiliary_reason
+        # What was cut off and never continued reached no agent: its tokens earned nothing.
+        if choice.finish_reason in UNDELIVERED and call.call_id not in continued:
+            return Fate.FILTERED, FAILED if choice.finish_reason == "error" else LEFT
+        return None
 
     async def _continued(self, call: CallRecord, indices: list[int], calls: list[CallRecord]) -> int:
         """Of several siblings, the one a later call's prompt goes on from; the first when none is."""

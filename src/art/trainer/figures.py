@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
 from art.algorithms import advantages
 from art.config.train import ResolvedTrainConfig
 from art.errors import TrainingFailed
-from art.trainer.batch import Batch
+from art.trainer.batch import Batch, Member
 from art.trainer.forward import Policy
 from art.trainer.parity import parity_metrics
 from art.trainer.step import Tally
 
 
 def batch_metrics(batch: Batch) -> dict[str, float]:
-    """Figures known before training."""
-    rewards = torch.tensor([member.reward for member in batch.members], dtype=torch.float64)
-    groups = {member.group_id for member in batch.trained}
+    """Figures known before training. A rollout that takes part in several comparisons is one trajectory, and its
+    reward is the mean of theirs, by weight."""
+    rollouts: dict[str, list[Member]] = {}
+    for member in batch.members:
+        rollouts.setdefault(member.trajectory.rollout_id, []).append(member)
+    trained = {member.trajectory.rollout_id for member in batch.trained}
+    rewards = torch.tensor([mean_reward(parts) for parts in rollouts.values()], dtype=torch.float64)
+    scenarios = {scenario_of(member) for member in batch.members}
     metrics = {
-        "data/step_num_scenarios": float(len({member.group_id for member in batch.members})),
-        "data/step_num_trajectories": float(len(batch.members)),
-        "data/step_num_groups_submitted": float(batch.groups),
-        "data/step_num_groups_trainable": float(len(groups)),
-        "data/step_num_dropped_trajectories": float(len(batch.members) - len(batch.trained)),
+        "data/step_num_scenarios": float(len(scenarios)),
+        "data/step_num_trajectories": float(len(rollouts)),
+        "data/step_num_groups_submitted": float(
+            batch.groups - len({m.group_id for m in batch.members}) + len(scenarios)
+        ),
+        "data/step_num_groups_trainable": float(len({scenario_of(member) for member in batch.trained})),
+        "data/step_num_dropped_trajectories": float(len(rollouts) - len(trained)),
         "data/step_num_gradient_steps": 0.0,
         "data/step_trainer_tokens": 0.0,
     }
@@ -33,6 +41,21 @@ def batch_metrics(batch: Batch) -> dict[str, float]:
         metrics["train/reward"] = mean
         metrics["train/reward_std_dev"] = deviation
     return metrics
+
+
+def scenario_of(member: Member) -> str:
+    """The group that was handed over; its comparisons are named behind a slash."""
+    return member.group_id.partition("/")[0]
+
+
+def mean_reward(parts: Sequence[Member]) -> float:
+    """The reward of one rollout."""
+    if len(parts) == 1:
+        return parts[0].reward
+    total = sum(member.trajectory.weight for member in parts)
+    scale = advantages.magnitude(torch.tensor([member.reward for member in parts], dtype=torch.float64))
+    mean = sum(member.reward / scale * member.trajectory.weight for member in parts) / (total or 1.0)
+    return mean * scale
 
 
 def step_metrics(tally: Tally, config: ResolvedTrainConfig) -> dict[str, float]:
