@@ -112,8 +112,7 @@ class _Serving(Generic[A]):
         ask = await self._dialect.resolve(ask, gateway, self._principal)
         headers = call_headers(request)
         if ask.call.wishes:
-            entry, _ = await sessions.look(headers, self._principal, ask.call.model)
-            ask = replace(ask, call=ask.call.settled(entry))
+            ask = replace(ask, call=await self._settled(ask.call, headers))
         digests = await sessions.off_loop.run(ask.call.size, ask.call.digests)
         located = await sessions.locate(
             headers,
@@ -201,6 +200,19 @@ class _Serving(Generic[A]):
                 await self._left(run, digest)
 
         return EventStream(chunks(), on_gone=gone, keep_alive=self._keep_alive())
+
+    async def _settled(self, call: CallRequest, headers: CallHeaders) -> CallRequest:
+        """With what the model can do of the call's wishes; that it can do nothing is said once."""
+        sessions = self._gateway.sessions
+        entry, _ = await sessions.look(headers, self._principal, call.model)
+        settled = call.settled(entry)
+        if not call.wishes.keys() & settled.options.keys():
+            names = ", ".join(call.wishes)
+            sessions.announce(
+                f"wishes {entry.wire_name} {names}",
+                f"the chat template of {entry.wire_name} reads none of {names}: that a request asks for it changes nothing",
+            )
+        return settled
 
     def _keep_alive(self) -> bytes:
         return PING if shape_of(self._request.url.path) == "anthropic" else KEEP_ALIVE
