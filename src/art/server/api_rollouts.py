@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from art.errors import InvalidReward
+from art.errors import InvalidInput, InvalidReward
+from art.server.auxiliary import judge, judged
 from art.server.endpoint import ApiCall, ApiRoute
+from art.server.explain import explain
 from art.server.history import evaluation_fates
 from art.server.ownership import visible_rollout
 from art.store.records import Outcomes, RewardChange, Role, RolloutRow
 from art.store.store import Store
 from art.types import wire
+from art.types.explain import Explanation
 from art.types.policy import RolloutStatus
 from art.types.tokens import CallRecord
 from art.types.upstreams import UpstreamCalls
@@ -25,6 +28,16 @@ async def open_rollout(call: ApiCall) -> wire.RolloutOpened:
 
 async def get_rollout(call: ApiCall) -> wire.RolloutInfo:
     return await _info(call.gateway.store, await _row(call))
+
+
+async def get_explanation(call: ApiCall) -> Explanation:
+    """Every call, its branch and versions, and whether it will be trained, was trained, or why not."""
+    row = await _row(call)
+    wanted = call.request.query_params.get("tokens", "false").lower()
+    if wanted not in ("true", "false"):
+        raise InvalidInput(f"tokens={wanted[:80]!r} is neither true nor false")
+    gateway = call.gateway
+    return await explain(gateway.store, gateway.versions, row, with_tokens=wanted == "true")
 
 
 async def get_upstream_calls(call: ApiCall) -> UpstreamCalls:
@@ -44,6 +57,8 @@ async def set_reward(call: ApiCall) -> wire.RolloutInfo:
             )
     change = RewardChange(rollout_id=row.rollout_id, **request.model_dump())
     row = await call.gateway.store.set_reward(change)
+    if request.auxiliary or request.calls:
+        await _keep_verdicts(call.gateway.store, row)
     return await _info(call.gateway.store, row)
 
 
@@ -54,7 +69,7 @@ async def finish_rollout(call: ApiCall) -> wire.RolloutInfo:
     row = await _row(call)
     status, reason = RolloutStatus(request.status), request.reason
     await call.gateway.sessions.drain(row.rollout_id)  # a call in flight counts as soon as it is recorded
-    calls = await store.calls_of(row.rollout_id)
+    calls = await _keep_verdicts(store, row)
     if status is RolloutStatus.FINISHED and all(item.auxiliary for item in calls):
         status, reason = RolloutStatus.NO_CALLS, NEVER_CALLED
     row = await call.gateway.sessions.finish(row.rollout_id, status, reason)
@@ -67,8 +82,15 @@ async def _row(call: ApiCall) -> RolloutRow:
     return await visible_rollout(call.gateway.store, call.param("rollout_id"), call.principal)
 
 
-async def _info(store: Store, row: RolloutRow) -> wire.RolloutInfo:
+async def _keep_verdicts(store: Store, row: RolloutRow) -> list[CallRecord]:
+    """Write down which calls are on the side; the rollout's calls with it."""
     calls = await store.calls_of(row.rollout_id)
+    await store.judge(row.rollout_id, judge(calls, row.auxiliary))
+    return judged(calls, row.auxiliary)
+
+
+async def _info(store: Store, row: RolloutRow) -> wire.RolloutInfo:
+    calls = judged(await store.calls_of(row.rollout_id), row.auxiliary)
     values = row.model_dump(include=set(wire.RolloutInfo.model_fields))
     return wire.RolloutInfo(
         **values,
@@ -113,6 +135,10 @@ ROUTES = [
     ApiRoute(
         "GET", f"{_ROLLOUT}/upstream_calls", Role.ROLLOUT, get_upstream_calls,
         "Calls that were passed on to upstreams", response=UpstreamCalls,
+    ),
+    ApiRoute(
+        "GET", f"{_ROLLOUT}/explain", Role.ROLLOUT, get_explanation,
+        "What becomes of every call, and why; ?tokens=true with the tokens", response=Explanation,
     ),
     ApiRoute(
         "POST", f"{_ROLLOUT}/reward", Role.ROLLOUT, set_reward, "Set the reward; may be repeated and come late",

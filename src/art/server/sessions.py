@@ -103,6 +103,7 @@ class Sessions:
             run_seed=request.run_seed,
             limits=request.limits,
             metadata=request.metadata,
+            auxiliary=request.auxiliary,
             key_id=principal.key_id,
         )
         session = await self._start(row, entry, aliases=True)

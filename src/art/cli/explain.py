@@ -1,0 +1,126 @@
+"""`art explain`: what becomes of every call of a rollout, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
+
+import typer
+
+from art.cli._served import Key, Path_, Url, backend_of, run_to_the_end
+from art.errors import NotFound
+from art.types.explain import ExplainedCall, ExplainedChoice, Explanation
+
+if TYPE_CHECKING:
+    from art.backends.server import ServerBackend
+
+OPEN, CLOSE = "⟦", "⟧"
+"""Around tokens that are or were trained."""
+WILL_BE = {"trainable": "will be trained", "trained": "was trained"}
+
+
+def command(
+    rollout: Annotated[str, typer.Argument(help="A rollout's id.", metavar="ROLLOUT")],
+    *,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Show the text, trained tokens in ⟦ ⟧.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    url: Url = None,
+    key: Key = None,
+    path: Path_ = None,
+) -> None:
+    """Every call of a rollout: its branch, tokens and version, and whether it will be trained, was, or why not.
+
+    Examples:
+
+      art explain 4f0c9a --path runs/weather
+
+      art explain 4f0c9a --tokens --url http://gpu:7999
+    """
+    if url is None and not (Path(path or ".art") / "server" / "art.db").exists():
+        raise NotFound(
+            f"{path or '.art'} is no server's folder",
+            hint="name it with --path, or a running server with --url",
+        )
+    with backend_of(url, key, path) as backend:
+        told = run_to_the_end(_ask(backend, rollout, tokens=tokens))
+    typer.echo(told.model_dump_json(indent=2) if as_json else "\n".join(lines(told)))
+
+
+async def _ask(backend: ServerBackend, rollout: str, *, tokens: bool) -> Explanation:
+    query = "?tokens=true" if tokens else ""
+    answer = await backend.connection.request(
+        "GET", f"/api/v1/rollouts/{quote(rollout, safe='')}/explain{query}"
+    )
+    return Explanation.model_validate(answer)
+
+
+def lines(told: Explanation) -> list[str]:
+    """An explanation for a person."""
+    why = f" ({told.reason})" if told.reason else ""
+    reward = "no reward yet" if told.reward is None else f"reward {told.reward:g}"
+    out = [f"{told.rollout_id}  {told.model}  {told.purpose.value}  {told.status.value}{why}  {reward}"]
+    out += [f"  agent {label}: reward {value:g}" for label, value in told.agent_rewards.items()]
+    counts = {fate: sum(c.fate == fate for call in told.calls for c in call.choices) for fate in WILL_BE}
+    sampled = sum(choice.token_count for call in told.calls for choice in call.choices)
+    out.append(
+        f"  {_many(len(told.calls), 'call')}, {sampled} tokens sampled; "
+        + ", ".join(f"{count} {words}" for fate, words in WILL_BE.items() if (count := counts[fate]))
+        if any(counts.values())
+        else f"  {_many(len(told.calls), 'call')}, {sampled} tokens sampled; nothing to train"
+    )
+    if told.next:
+        out.append(f"  waits for {told.next}")
+    for call in told.calls:
+        out += ["", *_call_lines(call)]
+    return out
+
+
+def _call_lines(call: ExplainedCall) -> list[str]:
+    start = "" if call.parent is None else f" after #{call.parent}"
+    agent = f"  agent {call.agent}" if call.agent else ""
+    side = f"  on the side: {call.auxiliary_reason}" if call.auxiliary else ""
+    out = [f"#{call.number}{start}  branch {call.branch}{agent}  {call.dialect}  {call.version}{side}"]
+    new = call.prompt_tokens - call.reused_tokens
+    tools = f", {_many(call.tool_count, 'tool')}" if call.tool_count else ""
+    out.append(f"   prompt {call.prompt_tokens} tokens: {call.reused_tokens} from memory, {new} new{tools}")
+    used = ", ".join(f"{name} {value}" for name, value in call.sampling_used.items())
+    out.append(f"   sampled with {used or 'temperature 1.0'}")
+    out += [f"   overruled: {override}" for override in call.overrides]
+    if call.prompt_tail is not None:
+        out += _text(call.prompt_tail, "   < ")
+    for choice in call.choices:
+        out += _choice_lines(choice, several=len(call.choices) > 1)
+    return out
+
+
+def _choice_lines(choice: ExplainedChoice, *, several: bool) -> list[str]:
+    name = f"choice {choice.index}: " if several else ""
+    fate = WILL_BE.get(choice.fate, choice.fate)
+    if choice.trained_step is not None:
+        fate += f" into step {choice.trained_step}, {choice.trained_tokens} tokens"
+    if choice.reward is not None:
+        fate += f", reward {choice.reward:g} (the {choice.reward_of}'s)"
+    why = f": {choice.reason}" if choice.reason else ""
+    out = [f"   {name}{choice.token_count} tokens, {choice.finish_reason}  ->  {fate}{why}"]
+    return out + (_text(_marked(choice), "   > ") if choice.tokens is not None else [])
+
+
+def _marked(choice: ExplainedChoice) -> str:
+    """The text with its trained tokens in marks."""
+    text, inside = "", False
+    for token in choice.tokens or ():
+        trained = choice.fate in WILL_BE and token.trainable
+        if trained != inside:
+            text += OPEN if trained else CLOSE
+            inside = trained
+        text += token.text
+    return text + (CLOSE if inside else "")
+
+
+def _text(text: str, start: str) -> list[str]:
+    return [start + line for line in text.split("\n")]
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
