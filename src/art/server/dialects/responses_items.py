@@ -176,7 +176,7 @@ def _content(content: object, where: str) -> str:
         raise InvalidInput(f"`{where}` must be a text or a list of parts")
     texts = []
     for number, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
+        kind = str(part.get("type")) if isinstance(part, dict) else ""
         if kind in _MEDIA:
             raise InvalidInput(
                 f"`{where}[{number}]` is of type {kind!r}; this model takes text only",
@@ -184,7 +184,7 @@ def _content(content: object, where: str) -> str:
             )
         value = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, dict) else None
         if (kind not in _TEXT_PARTS and kind != "refusal") or not isinstance(value, str):
-            raise InvalidInput(f"`{where}[{number}]` is of type {str(kind)[:80]!r}; input_text is possible")
+            raise InvalidInput(f"`{where}[{number}]` is of type {kind[:80]!r}; input_text is possible")
         texts.append(value)
     return "".join(texts)
 

@@ -54,6 +54,12 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "prompt": (None,),
     "truncation": (None, "disabled"),
 }
+#: The same for a tool.
+TOOL_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "allowed_callers": (None, ["direct"]),
+    "async": (None, False),
+    "defer_loading": (None, False),
+}
 _READ = frozenset(
     {
         "chat_template_kwargs",
@@ -200,7 +206,9 @@ def _tools(body: dict[str, Any]) -> list[Tool]:
                 cause="OpenAI's hosted and built-in tools are programs of OpenAI's servers",
                 hint="offer it as a tool of type 'function' and run it in your agent",
             )
-        function = {name: value for name, value in tool.items() if name != "type" and value is not None}
+        refuse_unless_neutral(tool, TOOL_NEUTRAL)
+        left_out = {"type", *TOOL_NEUTRAL}
+        function = {name: value for name, value in tool.items() if name not in left_out and value is not None}
         nested.append({"type": "function", "function": function})
     return parse_tools(nested)
 

@@ -31,23 +31,27 @@ class _Open:
     """The item that is being said."""
 
     index: int
-    piece: str | Thought
-    """What it has said so far."""
+    empty: str | Thought
+    """Text or reasoning, without a word."""
+    texts: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
-        return "reasoning_text" if isinstance(self.piece, Thought) else "output_text"
+        return "reasoning_text" if isinstance(self.empty, Thought) else "output_text"
 
     @property
-    def text(self) -> str:
-        return self.piece.text if isinstance(self.piece, Thought) else self.piece
+    def piece(self) -> str | Thought:
+        """What it has said so far."""
+        text = "".join(self.texts)
+        return Thought(text) if isinstance(self.empty, Thought) else text
 
     def part(self) -> dict[str, Any]:
         """Its content as it stands."""
-        if isinstance(self.piece, Thought):
-            return {"type": "reasoning_text", "text": self.piece.text}
-        return text_part(self.piece, self.rows)
+        text = "".join(self.texts)
+        if isinstance(self.empty, Thought):
+            return {"type": "reasoning_text", "text": text}
+        return text_part(text, self.rows)
 
 
 class EventWriter:
@@ -108,16 +112,16 @@ class EventWriter:
 
     def _say(self, piece: str | Thought, start: int, end: int) -> list[bytes]:
         out: list[bytes] = []
-        if self._open is None or isinstance(self._open.piece, Thought) is not isinstance(piece, Thought):
-            out += self._close("completed")
-            out += self._begin(Thought("") if isinstance(piece, Thought) else "")
+        thought = isinstance(piece, Thought)
+        if self._open is None or isinstance(self._open.empty, Thought) is not thought:
+            out += [*self._close("completed"), *self._begin(Thought("") if thought else "")]
         item = self._open
         assert item is not None
-        where = self._where(item.index)
+        where = self._where(self._item(item.index, item.empty, "in_progress"), item.index)
         if isinstance(piece, Thought):
-            item.piece = Thought(item.text + piece.text)
+            item.texts.append(piece.text)
             return [*out, self._event("response.reasoning_text.delta", **where, delta=piece.text)]
-        item.piece = item.text + piece
+        item.texts.append(piece)
         rows = choice_rows(self._plan, self._choice, start, end) if LOGPROBS in self._include else []
         rows = of_text(rows, piece)
         item.rows += rows
@@ -130,7 +134,7 @@ class EventWriter:
         added["content"] = []
         return [
             self._event("response.output_item.added", output_index=item.index, item=added),
-            self._event("response.content_part.added", **self._where(item.index, added), part=item.part()),
+            self._event("response.content_part.added", **self._where(added, item.index), part=item.part()),
         ]
 
     def _close(self, status: str) -> list[bytes]:
@@ -140,11 +144,11 @@ class EventWriter:
             return []
         done = self._item(item.index, item.piece, status, item.rows)
         self._items.append(done)
-        where = self._where(item.index, done)
-        rows = {} if isinstance(item.piece, Thought) else {"logprobs": item.rows}
+        where, part = self._where(done, item.index), item.part()
+        rows = {} if isinstance(item.empty, Thought) else {"logprobs": item.rows}
         return [
-            self._event(f"response.{item.kind}.done", **where, text=item.text, **rows),
-            self._event("response.content_part.done", **where, part=item.part()),
+            self._event(f"response.{item.kind}.done", **where, text=part["text"], **rows),
+            self._event("response.content_part.done", **where, part=part),
             self._event("response.output_item.done", output_index=item.index, item=done),
         ]
 
@@ -172,9 +176,6 @@ class EventWriter:
             self._plan.call_id, index, run, status=status, rows=rows or [], include=self._include
         )
 
-    def _where(self, index: int, item: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _where(self, item: dict[str, Any], index: int) -> dict[str, Any]:
         """The fields that name the place of a text event."""
-        if item is None:
-            assert self._open is not None
-            item = self._item(index, self._open.piece, "in_progress")
         return {"item_id": item["id"], "output_index": index, "content_index": 0}
