@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = ("README.md", "CONTRIBUTING.md", "docs/training.md", "docs/server.md", "docs/responses.md")
+FILES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/training.md",
+    "docs/server.md",
+    "docs/responses.md",
+    "docs/anthropic.md",
+)
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
