@@ -5,9 +5,8 @@ Axis: V vocabulary.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
-from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -15,43 +14,58 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as FastTokenizer
 
 from art.engine.protocol import SampleRequest
-from art.errors import ConfigError, InfraError, InvalidInput, boundary
+from art.errors import InfraError, InvalidInput
 from art.tokens.grammar import COMPILE_SECONDS, readable
 from art.utils.deep_stack import call_deep
 
+logger = logging.getLogger(__name__)
+
 COMPILED = 64
 """Grammars kept compiled. The calls of a group share theirs; a copy costs microseconds, a compilation milliseconds."""
+
+_END = "<|end of grammar|>"
 
 
 class Matcher:
     """Where one choice stands in its grammar."""
 
-    def __init__(self, matcher: LLMatcher, *, vocab_size: int, stop_token_ids: frozenset[int]) -> None:
+    def __init__(
+        self, matcher: LLMatcher, *, vocab_size: int, end: int, stop_token_ids: frozenset[int]
+    ) -> None:
+        """`end` is the id that the library takes for its end token; a row of the model of that id has no meaning."""
         self._matcher = matcher
         self._vocab_size = vocab_size
+        self._end = end
         self._stops = stop_token_ids
         self._ended = False
         self._failure = ""
 
     def take(self, token: int) -> bool:
-        """Go on with `token` if the grammar allows it. A stop token is allowed where the grammar may end.
+        """Go on with `token` if the grammar allows it.
 
-        Also where the grammar itself has it, as the last mark of a call in some formats; it ends the choice there too.
+        A stop token is allowed where the grammar may end, or where it ends with this very token, as the calls of
+        some formats do.
         """
-        if self._failure or not 0 <= token < self._vocab_size:
+        if self._failure or self._ended or token == self._end or not 0 <= token < self._vocab_size:
             return False
         if token in self._stops:
-            # The library consumes none of them; only its mask knows the ones that are part of the grammar.
-            self._ended = self._matcher.is_accepting() or bool(self.allowed()[token])
+            self._ended = self._matcher.is_accepting() or self._consume_last(token)
             return self._ended
-        taken = bool(self._matcher.try_consume_tokens([token]) == 1)
-        self._notice()
-        return taken
+        return self._consume(token)
 
     def allowed(self) -> NDArray[np.bool_]:
         """The tokens that `take` would take, [V]. All False once the grammar has failed."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         allowed_V = np.unpackbits(bits, count=self._vocab_size, bitorder="little").astype(np.bool_)
+        allowed_V[self._end : self._end + 1] = False
+        accepting = self._matcher.is_accepting()
+        for stop in self._stops:
+            if accepting or not allowed_V[stop]:
+                allowed_V[stop] = accepting
+            elif self._consume_last(stop):
+                self._matcher.rollback(1)
+            else:
+                allowed_V[stop] = False
         self._notice()
         if self._failure:
             allowed_V[:] = False
@@ -62,9 +76,9 @@ class Matcher:
     @property
     def complete(self) -> bool:
         """The grammar has been followed to its end, and nothing can follow."""
-        return not self._failure and (
-            self._ended or (self._matcher.is_accepting() and self._matcher.is_stopped())
-        )
+        if self._failure:
+            return False
+        return self._ended or (self._matcher.is_accepting() and self._matcher.is_stopped())
 
     def error(self) -> InfraError | None:
         """Why the grammar cannot be followed any further, if it cannot."""
@@ -76,6 +90,20 @@ class Matcher:
             hint="ask for a simpler schema: fewer patterns, bounds and alternatives",
         )
 
+    def _consume(self, token: int) -> bool:
+        taken = bool(self._matcher.try_consume_tokens([token]) == 1)
+        self._notice()
+        return taken
+
+    def _consume_last(self, token: int) -> bool:
+        """Go on with `token` if the grammar may end behind it."""
+        if not self._consume(token):
+            return False
+        if self._matcher.is_accepting():
+            return True
+        self._matcher.rollback(1)
+        return False
+
     def _notice(self) -> None:
         if not self._failure and self._matcher.is_error():
             self._failure = readable(self._matcher.get_error()) or "the matcher failed"
@@ -85,38 +113,38 @@ class Grammars:
     """The grammars of one model's tokenizer, compiled once each."""
 
     def __init__(self, tokenizer: FastTokenizer, *, vocab_size: int) -> None:
-        self._tokenizer = tokenizer
+        """InvalidInput for a tokenizer that the library does not know. Takes up to a second for a large vocabulary."""
         self._vocab_size = vocab_size
-        self._compiled: OrderedDict[tuple[str, frozenset[int]], LLMatcher] = OrderedDict()
-        # Cached per instance: a model has one set of stop tokens, rarely two.
-        self._vocabulary = lru_cache(maxsize=4)(self._make_vocabulary)
-
-    @classmethod
-    def of_model(cls, folder: Path, *, vocab_size: int) -> Grammars | None:
-        """None where the folder has no tokenizer. ConfigError where it cannot be read."""
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            return None
-        with boundary(f"reading {path}", ConfigError):
-            tokenizer = FastTokenizer.from_file(str(path))
-        return cls(tokenizer, vocab_size=vocab_size)
+        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        # The library's end token is one that the model does not have: which tokens end a choice is the request's matter.
+        copy = FastTokenizer.from_str(tokenizer.to_str())
+        copy.add_special_tokens([_END])
+        self._end = int(copy.token_to_id(_END))
+        # A model may have rows for tokens that the tokenizer lacks, and now and then the other way round.
+        size = max(vocab_size, copy.get_vocab_size(with_added_tokens=True), self._end + 1)
+        try:
+            self._vocabulary = LLTokenizer(copy.to_str(), n_vocab=size, eos_token=self._end)
+        except ValueError as error:
+            raise InvalidInput("this tokenizer cannot be used with grammars", cause=str(error)) from error
 
     def matcher(self, request: SampleRequest) -> Matcher:
         """A fresh matcher of the request's grammar. InvalidInput where it is none."""
-        stops = frozenset(request.stop_token_ids)
-        key = (request.grammar, stops)
-        compiled = self._compiled.get(key)
+        compiled = self._compiled.get(request.grammar)
         if compiled is None:
-            compiled = self._compiled[key] = self._compile(request.grammar, stops)
+            compiled = self._compiled[request.grammar] = self._compile(request.grammar)
             if len(self._compiled) > COMPILED:
                 self._compiled.popitem(last=False)
-        self._compiled.move_to_end(key)
-        return Matcher(compiled.deep_copy(), vocab_size=self._vocab_size, stop_token_ids=stops)
+        self._compiled.move_to_end(request.grammar)
+        return Matcher(
+            compiled.deep_copy(),
+            vocab_size=self._vocab_size,
+            end=self._end,
+            stop_token_ids=frozenset(request.stop_token_ids),
+        )
 
-    def _compile(self, grammar: str, stops: frozenset[int]) -> LLMatcher:
-        vocabulary = self._vocabulary(stops)
+    def _compile(self, grammar: str) -> LLMatcher:
         compiled = call_deep(
-            lambda: LLMatcher(vocabulary, grammar, log_level=0),
+            lambda: LLMatcher(self._vocabulary, grammar, log_level=0),
             seconds=COMPILE_SECONDS,
             what="compiling the grammar",
         )
@@ -128,10 +156,13 @@ class Grammars:
             )
         return compiled
 
-    def _make_vocabulary(self, stops: frozenset[int]) -> LLTokenizer:
-        """The tokenizer as the library wants it. Without stop tokens its own choice of one counts, and is never needed."""
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        # A model may have rows for tokens that the tokenizer lacks, and now and then the other way round.
-        size = max(self._vocab_size, self._tokenizer.get_vocab_size(with_added_tokens=True))
-        return LLTokenizer(self._tokenizer.to_str(), n_vocab=size, eos_token=sorted(stops) or None)
+
+def grammars_of(tokenizer: FastTokenizer, *, vocab_size: int) -> tuple[Grammars | None, list[str]]:
+    """(the tokenizer's grammars, notes); None with the reason where the library does not know such a tokenizer."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    try:
+        return Grammars(tokenizer, vocab_size=vocab_size), []
+    except InvalidInput as error:
+        logger.warning("no grammar-constrained sampling: %s", error)
+        return None, [f"response_format and forced tool calls are refused: {error.cause}"]

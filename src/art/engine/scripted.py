@@ -26,7 +26,7 @@ from typing import IO, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tokenizers import Tokenizer
 
-from art.engine.grammar import Grammars
+from art.engine.grammar import Grammars, Matcher, grammars_of
 from art.engine.protocol import (
     BASE_VERSION,
     AdapterCheck,
@@ -104,13 +104,14 @@ class ScriptedEngine:
         script: Script,
         *,
         log: IO[str] | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self.capabilities = capabilities
         self.stats: dict[str, Any] = {}
         self._tokenizer = tokenizer
         self._script = script
         self._log = log
-        self._grammars = Grammars(tokenizer, vocab_size=capabilities.vocab_size)
+        self._grammars = grammars
         self._waiting: OrderedDict[int, _Choice] = OrderedDict()
         self._running: dict[int, _Choice] = {}
         self._cancelled: set[int] = set()
@@ -141,21 +142,23 @@ class ScriptedEngine:
         config = (
             _read_json(Path(base_model, "config.json")) if Path(base_model, "config.json").is_file() else {}
         )
+        vocab_size = int(config.get("vocab_size", tokenizer.get_vocab_size()))
+        grammars, notes = grammars_of(tokenizer, vocab_size=vocab_size)
         capabilities = EngineCapabilities(
             kind="scripted",
             base_model=base_model,
-            vocab_size=int(config.get("vocab_size", tokenizer.get_vocab_size())),
+            vocab_size=vocab_size,
             context_length=context or int(config.get("max_position_embeddings", DEFAULT_CONTEXT)),
             max_batch=max_batch,
             dtype="none",
             adapter_mode="scripted",
             max_adapters=max_adapters,
-            grammar=True,
-            notes=["scripted engine: answers come from rules, not from a model"],
+            grammar=grammars is not None,
+            notes=["scripted engine: answers come from rules, not from a model", *notes],
         )
         # Line buffered: a test reads the log while the engine runs.
         sink = open(log, "a", buffering=1) if log else None  # noqa: SIM115 - lives as long as the engine
-        return cls(tokenizer, capabilities, read_script(script), log=sink)
+        return cls(tokenizer, capabilities, read_script(script), log=sink, grammars=grammars)
 
     def submit(self, key: int, request: SampleRequest) -> None:
         self._require(request.version)
@@ -232,15 +235,14 @@ class ScriptedEngine:
         token_ids: list[int] = self._tokenizer.encode(reply, add_special_tokens=False).ids
         if request.stop_token_ids:
             token_ids = [*token_ids, request.stop_token_ids[0]]
-        if request.grammar:
-            token_ids = self._follow(request, token_ids, reply)
+        if request.grammar and self._grammars is not None:
+            token_ids = self._follow(self._grammars.matcher(request), token_ids, reply)
         room = self.capabilities.context_length - len(request.prompt_token_ids)
         allowed = min(request.max_tokens, room)
         return token_ids[:allowed], len(token_ids) > allowed
 
-    def _follow(self, request: SampleRequest, token_ids: list[int], reply: str) -> list[int]:
+    def _follow(self, matcher: Matcher, token_ids: list[int], reply: str) -> list[int]:
         """The tokens up to where the grammar is complete. InvalidInput where it refuses one: a script cannot be forced."""
-        matcher = self._grammars.matcher(request)
         for at, token in enumerate(token_ids):
             if not matcher.take(token):
                 before = self._tokenizer.decode(token_ids[:at], skip_special_tokens=False)

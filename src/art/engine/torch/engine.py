@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
-from art.engine.grammar import Grammars
+from art.engine.grammar import Grammars, grammars_of
 from art.engine.protocol import AdapterCheck, AdapterRef, EngineCapabilities, Sampled, SampleRequest
 from art.engine.step import StepEvent
 from art.engine.torch.adapters import AdapterStore
@@ -24,7 +25,7 @@ from art.engine.torch.kv import KVCache, SlotTable
 from art.engine.torch.sampler import CHUNK_ROWS, Draw, sample
 from art.engine.torch.scheduler import FULL_CHUNK_TOKENS, Batch, Choice, Scheduler
 from art.engine.torch.weights import Placement, TensorFile, choose_placement
-from art.errors import InfraError, InvalidInput, PromptTooLong
+from art.errors import ConfigError, InfraError, InvalidInput, PromptTooLong, boundary
 
 SCRATCH_SLOT = 0
 """The cache's slot for probes. First, because memory is occupied from the first slot up."""
@@ -100,7 +101,7 @@ class TorchEngine:
             )
             slots = slot_count(max_batch)
             cache = make_cache(architecture.shape, placement, slots=slots + 1, context=context)
-        grammars = Grammars.of_model(folder, vocab_size=architecture.shape.vocab_size)
+        grammars, remarks = read_grammars(folder, vocab_size=architecture.shape.vocab_size)
         capabilities = EngineCapabilities(
             kind="torch",
             base_model=base_model,
@@ -111,7 +112,7 @@ class TorchEngine:
             max_adapters=max_adapters,
             device=placement.device.type,
             grammar=grammars is not None,
-            notes=[*notes, *fitted],
+            notes=[*notes, *fitted, *remarks],
         )
         return cls(
             architecture,
@@ -261,6 +262,16 @@ class TorchEngine:
             "cached_tokens": scheduler.cached_tokens,
             "versions": self._adapters.versions(),
         }
+
+
+def read_grammars(folder: Path, *, vocab_size: int) -> tuple[Grammars | None, list[str]]:
+    """(the model's grammars, notes); None where it has no tokenizer, or one that cannot be used."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return None, ["no tokenizer.json: response_format and forced tool calls are refused"]
+    with boundary(f"reading {path}", ConfigError):
+        tokenizer = Tokenizer.from_file(str(path))
+    return grammars_of(tokenizer, vocab_size=vocab_size)
 
 
 def make_cache(shape: ModelShape, placement: Placement, *, slots: int, context: int) -> KVCache:
