@@ -197,6 +197,18 @@ def test_a_program_that_does_not_end_is_ended(command: Command) -> None:
     assert "still running after" in result["reason"]
 
 
+def test_a_failure_of_the_server_is_never_a_bad_run(command: Command) -> None:
+    """The program gives up because the engine failed: neither a reward of 0 nor the agent's error."""
+    done = command("rollout", program=command.agent("ask('a fruit'); ask('fail')"), exit_status=1)
+    assert "a part of ART was away" in done.stderr
+    assert "1 of its calls" in done.stderr
+    (command.folder / "s.jsonl").write_text('{"id": "a"}\n')
+    options = ["--scenarios", "s.jsonl", "--group", "1", "--json"]
+    done = command("rollouts", *options, program=command.agent("ask('fail')"), exit_status=3)
+    (group,) = json.loads(done.stdout)["groups"]
+    assert (group["statuses"], group["rewards"]) == ({"infra_error": 1}, [])
+
+
 def test_a_program_that_never_calls_is_told_apart(command: Command) -> None:
     result = command.result(program=["true"], exit_status=3)
     assert (result["status"], result["calls"]) == ("no_calls", 0)

@@ -146,12 +146,8 @@ async def _run(
         timeout=program.timeout,
     )
     name = Path(program.command[0]).name
-    if ended.status != 0 and pulse != await _pulse(session):
-        raise InfraError(
-            f"{name} failed while a part of the server was away",
-            cause=f"exit status {ended.status}, and the server or one of its workers was started again meanwhile",
-            hint="run it again; server/logs in the server's folder says what happened",
-        )
+    if ended.status != 0:
+        await _require_ours_was_well(session, pulse, f"{name} ended with exit status {ended.status}")
     if ended.failure:
         hint = "a longer --timeout gives it more time" if ended.timed_out else ""
         raise AgentFailed(f"{name} gave no result", cause=ended.failure, hint=hint)
@@ -238,6 +234,22 @@ async def _outcome(session: RolloutSession, progress: _Progress, error: ArtError
 
 async def _info(session: RolloutSession) -> wire.RolloutInfo:
     return await session.model.backend().connection.api.rollout(session.rollout_id)
+
+
+async def _require_ours_was_well(session: RolloutSession, pulse: tuple[object, ...], what: str) -> None:
+    """InfraError when the program may have failed because a part of ART did: that is no bad run."""
+    failed = (await _info(session)).failed_calls
+    if failed:
+        cause = f"the server could not answer {failed} of its calls"
+    elif pulse != await _pulse(session):
+        cause = "the server or one of its workers was started again meanwhile"
+    else:
+        return
+    raise InfraError(
+        f"{what} while a part of ART was away",
+        cause=cause,
+        hint="run it again; server/logs in the server's folder says what happened",
+    )
 
 
 async def _pulse(session: RolloutSession) -> tuple[object, ...]:

@@ -27,7 +27,9 @@ async def open_rollout(call: ApiCall) -> wire.RolloutOpened:
 
 
 async def get_rollout(call: ApiCall) -> wire.RolloutInfo:
-    return await _info(call.gateway.store, await _row(call))
+    row = await _row(call)
+    info = await _info(call.gateway.store, row)
+    return info.model_copy(update={"failed_calls": call.gateway.sessions.failed_calls(row.rollout_id)})
 
 
 async def get_explanation(call: ApiCall) -> Explanation:

@@ -172,6 +172,7 @@ class CallRun:
         except (asyncio.CancelledError, Exception) as error:
             # The boundary of a call: however it ends, what was sampled is written down.
             reason = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
+            self.plan.session.failed += isinstance(error, InfraError)
             for choice in self.choices:  # the ones that had ended were not delivered either
                 choice.finish_reason = reason
             self.plan.session.graph.abandon(self.plan.parent, self.plan.branch, self.plan.prompt.turn)

@@ -64,6 +64,8 @@ class Session:
     """Keys under which a session without an owner is found by its history."""
     calls: int = 0
     tokens: int = 0
+    failed: int = 0
+    """Calls that a failure of ART itself ended: the engine died, an answer was lost."""
     running: int = 0
     """Calls that are planned or sampled."""
     runs: set[Stoppable] = field(default_factory=set)

@@ -129,6 +129,11 @@ class Sessions:
         """The session of a rollout that is open, else None."""
         return self._open.get(rollout_id)
 
+    def failed_calls(self, rollout_id: str) -> int:
+        """Calls of an open rollout that a failure of ART ended; 0 for any other."""
+        session = self._open.get(rollout_id)
+        return 0 if session is None else session.failed
+
     async def drain(self, rollout_id: str, seconds: float = DRAIN_SECONDS) -> None:
         """Let the running calls of a rollout end, or end them, before it is decided what became of it."""
         session = self._open.get(rollout_id)

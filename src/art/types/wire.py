@@ -275,6 +275,8 @@ class RolloutInfo(BaseModel):
     created_at: float = 0.0
     ended_at: float | None = None
     agent_rewards: dict[str, float] = Field(default_factory=dict)
+    failed_calls: int = 0
+    """While it is open: calls that a failure of ART ended. An agent that gave up then is not to blame."""
     calls: list[CallRecord] = Field(default_factory=list)
     upstream_calls: list[UpstreamCall] = Field(default_factory=list)
     messages: list[dict[str, Any]] = Field(default_factory=list)
