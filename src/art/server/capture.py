@@ -9,6 +9,7 @@ import numpy as np
 
 from art.engine.protocol import Sampled
 from art.server.calls import CallPlan
+from art.server.structured import asked_form
 from art.server.runs import Run, outline, runs_of
 from art.store.records import CallText
 from art.store.store import Store
@@ -19,6 +20,7 @@ from art.types.policy import Fate, Purpose
 from art.types.tokens import CallRecord, ChoiceRecord, VersionSpan
 
 GREEDY = "sampled greedily (temperature 0), which carries no probability to train"
+FORCED = "all its tokens were forced by a grammar"
 FAILED = "its call failed before the answer was whole"
 
 
@@ -101,7 +103,11 @@ async def record(
         dialect=plan.request.dialect,
         version=plan.version,
         purpose=plan.session.row.purpose.value,
-        sampling_asked={"model": plan.request.model, **plan.request.asked},
+        sampling_asked={
+            "model": plan.request.model,
+            **plan.request.asked,
+            **asked_form(plan.request.tool_choice, plan.request.response_schema),
+        },
         sampling_used=plan.sampling.params.model_copy(update={"max_tokens": plan.max_tokens}),
         prompt_token_count=len(plan.prompt.token_ids),
         reused_token_count=plan.prompt.reused,
@@ -141,6 +147,8 @@ def _choice_record(plan: CallPlan, choice: Choice, *, delivered: bool) -> Choice
         fate, reason = Fate.EVALUATION, "sampled in an evaluation session"
     elif plan.sampling.params.temperature == 0:
         fate, reason = Fate.FILTERED, GREEDY
+    elif choice.forced and all(choice.forced):
+        fate, reason = Fate.FILTERED, FORCED
     elif choice.finish_reason == "error":
         fate, reason = Fate.FILTERED, FAILED
     return ChoiceRecord(

@@ -53,6 +53,20 @@ async def grammar_of(
     return await off_loop.run(LARGE_BYTES + 1, grammar_for, form, entry.formats, prompt_token_ids)
 
 
+def asked_form(choice: ToolChoice, schema: Mapping[str, Any] | None) -> dict[str, object]:
+    """What a call's record says about the form that was asked for; nothing where it was free."""
+    asked: dict[str, object] = {}
+    if choice.mode == "named":
+        asked["tool_choice"] = choice.name
+    elif choice.mode != "auto":
+        asked["tool_choice"] = choice.mode
+    if choice.allowed is not None:
+        asked["allowed_tools"] = list(choice.allowed)
+    if schema is not None:
+        asked["response_schema"] = dict(schema)
+    return asked
+
+
 def check_engine(capabilities: EngineCapabilities) -> None:
     """UnsupportedOption where the engine follows no grammar."""
     if not capabilities.grammar:
