@@ -9,8 +9,8 @@ import numpy as np
 
 from art.engine.protocol import Sampled
 from art.server.calls import CallPlan
-from art.server.structured import asked_form
 from art.server.runs import Run, outline, runs_of
+from art.server.structured import asked_form
 from art.store.records import CallText
 from art.store.store import Store
 from art.tokens.graph import Node, next_digest
