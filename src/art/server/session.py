@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from art.errors import ArtError, Conflict, InvalidInput, LimitReached
+from art.errors import ArtError, Conflict, InfraError, InvalidInput, LimitReached, Overloaded
 from art.server.answers import Answers
 from art.server.places import Places
 from art.server.sampling import SeedSpace
@@ -65,7 +65,7 @@ class Session:
     calls: int = 0
     tokens: int = 0
     failed: int = 0
-    """Calls that a failure of ART itself ended: the engine died, an answer was lost."""
+    """Calls that ART itself did not answer: the engine died, the queue was full."""
     running: int = 0
     """Calls that are planned or sampled."""
     runs: set[Stoppable] = field(default_factory=set)
@@ -122,6 +122,9 @@ class Session:
         self.enter()
         try:
             yield
+        except (InfraError, Overloaded):
+            self.failed += 1  # refused before it ran: its agent is not to blame either
+            raise
         finally:
             self.leave()
 
