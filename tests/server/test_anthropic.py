@@ -43,6 +43,11 @@ SCRIPT: dict[str, Any] = {
         },
         {"match": f"think{TURN}", "replies": ["<think>\nWarm, I guess.\n</think>\n\nTake a hat."]},
         {"match": f"differ{TURN}", "replies": [f"<think>Thought {i}.</think>Yes." for i in range(8)]},
+        {
+            "match": f"must{TURN}",
+            "replies": ['<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'],
+        },
+        {"match": f"as data{TURN}", "replies": ['{"warm": true}']},
         {"match": f"count{TURN}", "replies": ["one two three four five"]},
         {"match": f"slowly{TURN}", "replies": ["tick " * 160]},
         {"match": "fail", "error": {"code": "infra_error", "message": "the engine lost its mind"}},
@@ -244,6 +249,29 @@ def test_what_ends_an_answer_is_told(thinking: Thinking) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "choice", [{"type": "any"}, {"type": "tool", "name": "get_weather"}], ids=["any", "named"]
+)
+def test_a_call_can_be_demanded(thinking: Thinking, choice: dict[str, Any]) -> None:
+    asked = ask("must", tools=[LOOK], tool_choice={**choice, "disable_parallel_tool_use": True})
+    answer = thinking.sdk().messages.create(**asked)
+    assert answer.stop_reason == "tool_use"
+    assert [(block.name, block.input) for block in answer.content] == [("get_weather", {"city": "Oslo"})]
+    # What does not follow is never given out as if it did.
+    with pytest.raises(anthropic.APIStatusError):
+        thinking.sdk().messages.create(**{**asked, "messages": [user("count")]})
+
+
+def test_an_answer_can_be_demanded_as_data(thinking: Thinking) -> None:
+    schema = {"type": "object", "properties": {"warm": {"type": "boolean"}}, "required": ["warm"]}
+    form = {"format": {"type": "json_schema", "schema": schema}}
+    answer = thinking.sdk().messages.create(**ask("as data", output_config=form))
+    assert json.loads(answer.content[0].text) == {"warm": True}
+    bad = {"format": {"type": "json_schema", "schema": {"type": "colour"}}}
+    with pytest.raises(anthropic.BadRequestError):
+        thinking.sdk().messages.create(**ask("as data", output_config=bad))
+
+
 def test_silence_is_filled_with_pings() -> None:
     async def source() -> AsyncIterator[bytes]:
         yield b"one"
@@ -385,9 +413,17 @@ def test_thinking_is_switched_where_the_template_has_a_switch(thinking: Thinking
     off = {"thinking": {"type": "disabled"}}
     on = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
     create = thinking.sdk().messages.create
-    opened = thinking.decode(create(**ask("count", **off)).prompt_token_ids)
-    assert opened.endswith("<think>\n\n</think>\n\n")
+    quiet = thinking.decode(create(**ask("count", **off)).prompt_token_ids)
+    assert quiet.endswith("<think>\n\n</think>\n\n")
     assert not thinking.decode(create(**ask("count", **on)).prompt_token_ids).endswith("</think>\n\n")
+    # Switched in the middle, it opens the next turn only: no branch.
+    opened = thinking.open(sampling="caller")
+    agent = thinking.sdk(opened).messages.create
+    first = agent(**ask("differ", **on))
+    second = agent(**ask("", messages=again(first), **off))
+    assert continues(thinking.recorded(second), thinking.recorded(first))
+    assert thinking.decode(second.prompt_token_ids).endswith("<think>\n\n</think>\n\n")
+    assert {call["branch"] for call in thinking.rollout(opened["rollout_id"])["calls"]} == {0}
     # Unchanged agents ask for it whatever the model is.
     plain = [create(**ask("count", **wish, model="tests/plain")) for wish in (on, off, {})]
     assert len({tuple(answer.prompt_token_ids) for answer in plain}) == 1

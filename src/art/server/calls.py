@@ -16,6 +16,7 @@ from art.server.structured import form_of, grammar_of
 from art.server.text_prompt import text_prompt
 from art.server.versions import ModelEntry
 from art.tokens.graph import Match, Node, prefix_digests
+from art.tokens.openings import opening_options
 from art.tokens.prompt import Prompt, prompt_after
 from art.types.messages import Message, Tool, ToolChoice
 
@@ -40,6 +41,8 @@ class CallRequest:
     """Text or tokens to be continued as they are, in place of `messages`, which is then empty until the call is planned."""
     wishes: dict[str, Any] = field(default_factory=dict)
     """Variables for chat templates that have them; others take no notice (`settled`)."""
+    openings: frozenset[str] = frozenset()
+    """Options that the history does not depend on, so that switching them makes no branch."""
     dialect: str = "openai.chat"
     continues: str | None = None
     """The rollout of the answer that the request names as the one it continues."""
@@ -50,12 +53,14 @@ class CallRequest:
 
     def digests(self) -> list[str]:
         """Of the first 1, 2, ... messages, for the token memory."""
-        return prefix_digests(self.messages, tools=self.tools, options=self.options)
+        lasting = {name: value for name, value in self.options.items() if name not in self.openings}
+        return prefix_digests(self.messages, tools=self.tools, options=lasting)
 
     def settled(self, entry: ModelEntry) -> CallRequest:
         """With the wishes that the model's template can follow among its options. Before `digests`."""
         heard = {name: value for name, value in self.wishes.items() if name in entry.renderer.variables}
-        return replace(self, options={**heard, **self.options}, wishes={})
+        openings = opening_options(entry.renderer, heard)
+        return replace(self, options={**heard, **self.options}, wishes={}, openings=openings)
 
 
 @dataclass(frozen=True, slots=True)
