@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # has torch already keeps it.
 TORCH_ARGS ?=
 
-.PHONY: help setup demo test lint format bench-engine bench-demo clean
+.PHONY: help setup demo test lint format bench-engine bench-gateway bench-demo clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each
@@ -48,6 +48,9 @@ format: $(STAMP) ## Let ruff format the code and fix what it can
 
 bench-engine: $(STAMP) ## The engine against transformers' generate, as ratios of one run
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python benchmarks/bench_engine.py $(ARGS)
+
+bench-gateway: $(STAMP) ## What the gateway adds to its engine's pace, 1,000 streams, other gateways (six minutes)
+	$(BIN)/python benchmarks/bench_gateway.py $(ARGS)
 
 bench-demo: $(STAMP) ## The demo on both tasks and three seeds against its bars (about an hour)
 	$(BIN)/python benchmarks/bench_demo.py $(ARGS)
