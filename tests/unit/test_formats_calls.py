@@ -139,7 +139,7 @@ TEXTS: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), FOUND)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(places=st.lists(st.integers(0, 300), max_size=12))
 def test_calls_are_found_however_the_text_is_cut(
     name: str, text: str, expected: kit.Shape, places: list[int]
@@ -153,7 +153,7 @@ def test_a_call_that_arrives_letter_by_letter_is_the_same(name: str, text: str, 
 
 
 @pytest.mark.parametrize(("name", "text"), TEXTS)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(places=st.lists(st.integers(0, 300), max_size=8))
 def test_what_is_no_call_is_text_exactly_as_sampled(name: str, text: str, places: list[int]) -> None:
     found = kit.calls(FORMS[name], kit.cut(text, places))
@@ -202,7 +202,7 @@ def _marks(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", FORMS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_any_text_gives_the_same_pieces_however_it_is_cut(name: str, data: st.DataObject) -> None:
     words = data.draw(st.lists(st.sampled_from(_marks(name)) | st.text(max_size=3), max_size=14))
@@ -279,7 +279,7 @@ def _written(name: str, arguments: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("name", FORMS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(arguments=VALUES, places=st.lists(st.integers(0, 400), max_size=10))
 def test_a_written_call_is_read_back(name: str, arguments: dict[str, Any], places: list[int]) -> None:
     text = _written(name, arguments)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pytest
 import tokens_kit as kit
 from hypothesis import given, settings
@@ -12,11 +9,9 @@ from hypothesis import strategies as st
 
 from art.errors import ConfigError
 from art.tokens.bridge import suffix_text, tail_tokens
-from art.tokens.graph import Node, TokenGraph, next_digest
-from art.tokens.prompt import Prompt, build_prompt
 from art.tokens.proof import prove
 from art.tokens.renderer import Renderer
-from art.types.messages import FunctionCall, Message, Tool, ToolCall
+from art.types.messages import FunctionCall, Message, ToolCall
 
 TEXT = st.text(alphabet=st.sampled_from("ab Zé你🙂\n<>|{}\"'.?"), max_size=12)
 NAMES = ["smollm2", "hermes"]
@@ -25,36 +20,6 @@ RENDERERS = {
     for name in NAMES
     for kind, make in (("bpe", kit.renderer), ("bytes", kit.byte_renderer))
 }
-
-
-class Session:
-    """A conversation as the gateway keeps it: prompts built from memory, completions sampled by a test."""
-
-    def __init__(self, renderer: Renderer, tools: tuple[Tool, ...] = ()) -> None:
-        self.renderer = renderer
-        self.tools = tools
-        self.graph = TokenGraph()
-        self.calls = 0
-
-    def prompt(self, messages: list[Message], **options: Any) -> Prompt:
-        return build_prompt(self.renderer, self.graph, messages, tools=self.tools, **options)
-
-    def sample(self, prompt: Prompt, depth: int, message: Message, token_ids: list[int]) -> Node:
-        node = Node(
-            digest=next_digest(prompt.digest, message),
-            parent=prompt.node,
-            depth=depth + 1,
-            message=message,
-            shared=prompt.reused,
-            tail=np.asarray(prompt.token_ids[prompt.reused :] + token_ids, dtype=np.int32),
-            call_id=f"c{self.calls}",
-            choice=0,
-            branch=self.graph.branch_for(prompt.node, prompt.digest),
-            turn=prompt.digest,
-        )
-        self.calls += 1
-        self.graph.add(node)
-        return node
 
 
 @st.composite
@@ -111,7 +76,7 @@ def test_every_prompt_starts_with_the_one_before_and_what_was_sampled(
 ) -> None:
     renderer = RENDERERS[name, kind]
     (stop,) = renderer.tokenizer.stop_token_ids
-    session = Session(renderer, (kit.WEATHER,) if with_tools else ())
+    session = kit.Session(renderer, (kit.WEATHER,) if with_tools else ())
     messages = [kit.system("Be brief."), kit.user(first)] if start else [kit.user(first)]
     known: list[int] = []
     for message, odd, after in conversation:
@@ -139,7 +104,7 @@ def test_the_bridge_says_what_the_template_says(
     """Bridging gives the text of rendering the whole conversation, and its tokens where no merge crosses a turn."""
     renderer = RENDERERS[name, kind]
     (stop,) = renderer.tokenizer.stop_token_ids
-    session = Session(renderer)
+    session = kit.Session(renderer)
     messages = [kit.user("First")]
     for answer, question in texts:
         prompt = session.prompt(messages)
@@ -155,7 +120,7 @@ def test_the_bridge_says_what_the_template_says(
 
 
 def test_unknown_history_is_rendered_anew_and_never_realigned() -> None:
-    session = Session(RENDERERS["hermes", "bpe"])
+    session = kit.Session(RENDERERS["hermes", "bpe"])
     first = session.prompt([kit.user("a")])
     session.sample(first, 1, kit.assistant("b"), [5, 6, 7])
     changed = [kit.user("a"), kit.assistant("B"), kit.user("c")]
@@ -172,7 +137,7 @@ def test_unknown_history_is_rendered_anew_and_never_realigned() -> None:
 
 
 def test_branches_are_numbered_as_they_fork() -> None:
-    session = Session(RENDERERS["hermes", "bpe"])
+    session = kit.Session(RENDERERS["hermes", "bpe"])
     base = [kit.user("a")]
     first = session.sample(session.prompt(base), 1, kit.assistant("b"), [5])
     longer = [*base, kit.assistant("b"), kit.user("c")]
@@ -198,7 +163,7 @@ def test_branches_are_numbered_as_they_fork() -> None:
 
 
 def test_returned_call_ids_tell_equal_choices_apart() -> None:
-    session = Session(RENDERERS["hermes", "bpe"], (kit.WEATHER,))
+    session = kit.Session(RENDERERS["hermes", "bpe"], (kit.WEATHER,))
     base = [kit.user("a")]
     prompt = session.prompt(base)
     nodes = []
@@ -216,7 +181,7 @@ def test_returned_call_ids_tell_equal_choices_apart() -> None:
 
 
 def test_reasoning_may_be_dropped_but_not_changed() -> None:
-    session = Session(RENDERERS["hermes", "bpe"])
+    session = kit.Session(RENDERERS["hermes", "bpe"])
     thought = Message(role="assistant", content="b", reasoning="because")
     node = session.sample(session.prompt([kit.user("a")]), 1, thought, [5, 6])
     for reasoning, known in ((None, True), ("because", True), ("otherwise", False)):
@@ -225,7 +190,7 @@ def test_reasoning_may_be_dropped_but_not_changed() -> None:
 
 
 def test_history_policy_template_serves_what_the_template_gives() -> None:
-    session = Session(RENDERERS["hermes", "bpe"])
+    session = kit.Session(RENDERERS["hermes", "bpe"])
     node = session.sample(session.prompt([kit.user("a")]), 1, kit.assistant("b"), [5, 6, 7])
     messages = [kit.user("a"), kit.assistant("b"), kit.user("c")]
     prompt = session.prompt(messages, history="template")
@@ -305,7 +270,7 @@ def test_a_message_that_holds_the_mark_does_not_confuse_the_bridge() -> None:
 
 @pytest.mark.parametrize("sent", ["yes", "yes ", "yes\n", "\n yes  "])
 def test_white_space_around_an_answer_does_not_lose_its_tokens(sent: str) -> None:
-    session = Session(next(iter(RENDERERS.values())))
+    session = kit.Session(next(iter(RENDERERS.values())))
     messages = [kit.user("well?")]
     prompt = session.prompt(messages)
     tokens = session.renderer.tokenizer.encode("yes ")
@@ -316,7 +281,7 @@ def test_white_space_around_an_answer_does_not_lose_its_tokens(sent: str) -> Non
 
 @pytest.mark.parametrize("sent", ["y es", "Yes ", "yes."])
 def test_other_words_are_another_answer(sent: str) -> None:
-    session = Session(next(iter(RENDERERS.values())))
+    session = kit.Session(next(iter(RENDERERS.values())))
     messages = [kit.user("well?")]
     session.sample(session.prompt(messages), 1, kit.assistant("yes "), [1])
     assert session.prompt([*messages, kit.assistant(sent), kit.user("sure?")]).node is None
@@ -324,7 +289,7 @@ def test_other_words_are_another_answer(sent: str) -> None:
 
 
 def test_of_two_that_differ_in_white_space_the_one_that_was_sent_is_meant() -> None:
-    session = Session(next(iter(RENDERERS.values())))
+    session = kit.Session(next(iter(RENDERERS.values())))
     messages = [kit.user("well?")]
     prompt = session.prompt(messages)
     nodes = {

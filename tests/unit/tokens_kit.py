@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from art.testing.tiny import byte_tokenizer
+from art.tokens.graph import Node, TokenGraph, next_digest
+from art.tokens.prompt import Prompt, build_prompt
 from art.tokens.renderer import Renderer
 from art.tokens.tokenizer import Tokenizer
 from art.types.messages import FunctionCall, Message, Tool, ToolCall
@@ -92,3 +96,33 @@ def assistant(text: str | None, *calls: tuple[str, str]) -> Message:
 
 def tool(text: str, call_id: str = "call_0") -> Message:
     return Message(role="tool", content=text, tool_call_id=call_id)
+
+
+class Session:
+    """A conversation as the gateway keeps it: prompts built from memory, completions sampled by a test."""
+
+    def __init__(self, renderer: Renderer, tools: tuple[Tool, ...] = ()) -> None:
+        self.renderer = renderer
+        self.tools = tools
+        self.graph = TokenGraph()
+        self.calls = 0
+
+    def prompt(self, messages: list[Message], **options: Any) -> Prompt:
+        return build_prompt(self.renderer, self.graph, messages, tools=self.tools, **options)
+
+    def sample(self, prompt: Prompt, depth: int, message: Message, token_ids: list[int]) -> Node:
+        node = Node(
+            digest=next_digest(prompt.digest, message),
+            parent=prompt.node,
+            depth=depth + 1,
+            message=message,
+            shared=prompt.reused,
+            tail=np.asarray(prompt.token_ids[prompt.reused :] + token_ids, dtype=np.int32),
+            call_id=f"c{self.calls}",
+            choice=0,
+            branch=self.graph.branch_for(prompt.node, prompt.digest),
+            turn=prompt.digest,
+        )
+        self.calls += 1
+        self.graph.add(node)
+        return node

@@ -18,9 +18,9 @@ from art.tokens.parsers import harmony
 from art.tokens.renderer import Renderer
 from art.types.messages import FunctionCall, Message, Tool, ToolCall
 
-SAME_END = {harmony.RETURN: harmony.END}
-"""A token with which a model ends its last message, and the one that the template writes in its place in
-earlier turns. As the first was sampled, it stays, and the second is not written behind it."""
+SAME_END = {harmony.RETURN: harmony.END, harmony.CALL: harmony.END}
+"""Tokens with which a model ends its turn, and the one that the template writes behind an answer without calls. As
+the first was sampled, it stays, and the second is not written behind it."""
 
 
 def suffix_text(
@@ -35,6 +35,25 @@ def suffix_text(
 
     It starts with the end of that turn and ends with the assistant's next turn opened.
     """
+    try:
+        return _suffix(renderer, history, tail, tools=tools, options=options)
+    except InvalidInput:
+        # A model may answer in ways that its own template cannot write, such as two calls where one is allowed.
+        # Such an answer is in the memory as tokens; it need not be rendered to tell what follows a later one.
+        short = _beginning(history)
+        if len(short) == len(history) or not _tail_is_local(renderer):
+            raise
+        return _suffix(renderer, short, tail, tools=tools, options=options)
+
+
+def _suffix(
+    renderer: Renderer,
+    history: Sequence[Message],
+    tail: Sequence[Message],
+    *,
+    tools: Sequence[Tool],
+    options: Mapping[str, Any] | None,
+) -> str:
     if history[-1].tool_calls and tail and tail[0].role == "tool" and _writes_results_by_call(renderer):
         return _behind_calls(renderer, history, tail, tools=tools, options=options)
     mark = _mark([*history, *tail])
@@ -112,6 +131,35 @@ def _writes_results_by_call(renderer: Renderer) -> bool:
     except InvalidInput:
         return True
     return not full.endswith(plain[_end_of("MARK", plain) :])
+
+
+def _beginning(history: Sequence[Message]) -> list[Message]:
+    """The messages up to the first user's, and the last one."""
+    first = next((n for n, message in enumerate(history) if message.role == "user"), len(history) - 1)
+    return [*history[: first + 1], history[-1]] if first + 1 < len(history) else list(history)
+
+
+@lru_cache(maxsize=64)
+def _tail_is_local(renderer: Renderer) -> bool:
+    """Whether what follows an answer does not depend on the turns between the first question and that answer."""
+    call = ToolCall(id="call_000000001", function=FunctionCall(name="look_up", arguments='{"key": "a"}'))
+    history = [
+        Message(role="user", content="Question?"),
+        Message(role="assistant", content="", tool_calls=(call,)),
+        Message(role="tool", content="Result.", tool_call_id=call.id, name="look_up"),
+        Message(role="assistant", content="", tool_calls=(call,)),
+    ]
+    tail = [Message(role="tool", content="Another.", tool_call_id=call.id, name="look_up")]
+    answered = [*history, *tail, Message(role="assistant", content="Answer.")]
+    more = [Message(role="user", content="More?")]
+    try:
+        return all(
+            _suffix(renderer, said, then, tools=(), options=None)
+            == _suffix(renderer, _beginning(said), then, tools=(), options=None)
+            for said, then in ((history, tail), (answered, more))
+        )
+    except InvalidInput:
+        return False
 
 
 def _end_of(mark: str, text: str) -> int:

@@ -88,10 +88,13 @@ class Renderer:
         """Token ids of the conversation with the assistant's turn opened; `at_most` as in `Tokenizer.encode`."""
         return self.tokenizer.encode(self.text(messages, tools=tools, options=options), at_most=at_most)
 
-    def messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """The messages as this template reads them: its own names, its form of arguments and call ids."""
-        prepared = messages if self.has_tools_section else tool_text.without_section(messages, ())
-        return self._dicts(prepared, as_text=self.arguments_as_text)
+    def messages(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[dict[str, Any]]:
+        """The messages as the template gets them: its own names, its form of arguments and call ids, and the tools in
+        the system message where it has no section for them."""
+        if not self.has_tools_section:
+            messages = tool_text.without_section(messages, tools)
+        as_text = any(message.tool_calls for message in messages) and self.arguments_as_text
+        return self._dicts(messages, as_text=as_text)
 
     @cached_property
     def arguments_as_text(self) -> bool:
@@ -118,10 +121,7 @@ class Renderer:
         generation: bool,
     ) -> dict[str, Any]:
         """The template's variables."""
-        if not self.has_tools_section:
-            messages = tool_text.without_section(messages, tools)
-        as_text = any(message.tool_calls for message in messages) and self.arguments_as_text
-        return self._base(self._dicts(messages, as_text=as_text), tools, options or {}, generation)
+        return self._base(self.messages(messages, tools), tools, options or {}, generation)
 
     def _base(
         self,
