@@ -17,7 +17,9 @@ from art.server.dialects.structured_options import response_schema, tool_choice
 from art.server.structured import callable_tools, form_of
 from art.testing.tiny import END, byte_tokenizer
 from art.tokens.formats import REASONING_FORMATS, TOOL_FORMATS, Formats
-from art.tokens.grammar import MAX_SCHEMA_BYTES, Form, grammar_for
+from art.tokens.grammar import Form, grammar_for
+from art.tokens.grammar_calls import TAG_STYLES
+from art.tokens.grammar_schema import MAX_SCHEMA_BYTES
 from art.tokens.tokenizer import Tokenizer
 from art.types.messages import Thought, Tool, ToolCall, ToolChoice, parse_tools
 
@@ -144,10 +146,75 @@ def test_a_forced_call_is_one_that_the_parser_reads(name: str, marks: bool) -> N
     assert taken(rules, chosen, "It is sunny.") == ""
 
 
-@pytest.mark.parametrize("name", [item.name for item in TOOL_FORMATS if item.envelope is None])
+FRAMELESS = [item.name for item in TOOL_FORMATS if item.envelope is None and item.name not in TAG_STYLES]
+
+
+@pytest.mark.parametrize("name", FRAMELESS)
 def test_a_format_without_a_frame_is_refused_by_name(name: str) -> None:
     with pytest.raises(UnsupportedOption, match=name):
-        grammar(Form(tools=TOOLS, must_call=True), formats(name))
+        grammar(Form(tools=TOOLS, must_call=True), formats(name, marks=True))
+
+
+@pytest.mark.parametrize("name", FRAMELESS)
+def test_beside_a_schema_such_a_format_calls_as_it_likes(name: str) -> None:
+    chosen = formats(name, marks=True)
+    rules = grammar(Form(schema=ANSWER, tools=TOOLS), chosen)
+    answer = '{"city": "Oslo", "degrees": 3}'
+    assert taken(rules, chosen, answer) == f"{answer}!"
+    call = f"{chosen.call_marks()[0]}call:get_weather{{city:<|x|>}} and so on"
+    assert taken(rules, chosen, call) == f"{call}!"
+    assert taken(rules, chosen, "It is") == ""
+
+
+PLACES = tool(
+    "find",
+    {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string"},
+            "kind": {"$ref": "#/$defs/kind"},
+            "count": {"type": "integer"},
+            "tags": {"type": "array", "items": {"$ref": "#/$defs/kind"}},
+            "near": {"type": "boolean"},
+        },
+        "required": ["text", "kind", "tags"],
+        "$defs": {"kind": {"enum": ["city", "river"]}},
+    },
+)
+TAGGED = {
+    "qwen3_coder": (
+        "<tool_call>\n<function=find>\n<parameter=text>\nOslo <b>\nby the sea\n</parameter>\n"
+        "<parameter=kind>\nriver\n</parameter>\n<parameter=count>\n3\n</parameter>\n"
+        '<parameter=tags>\n["city"]\n</parameter>\n</function>\n</tool_call>'
+    ),
+    "glm": (
+        "<tool_call>find\n<arg_key>text</arg_key>\n<arg_value>Oslo <b>\nby the sea</arg_value>\n"
+        "<arg_key>kind</arg_key>\n<arg_value>river</arg_value>\n<arg_key>count</arg_key>\n"
+        '<arg_value>3</arg_value>\n<arg_key>tags</arg_key>\n<arg_value>["city"]</arg_value>\n</tool_call>'
+    ),
+}
+
+
+@pytest.mark.parametrize("marks", [True, False], ids=["tokens", "text"])
+@pytest.mark.parametrize("name", TAG_STYLES)
+def test_a_forced_call_with_a_tag_for_every_argument(name: str, marks: bool) -> None:
+    chosen = formats(name, marks=marks)
+    rules = grammar(Form(tools=[PLACES, *TOOLS], must_call=True), chosen)
+    text = TAGGED[name]
+    assert taken(rules, chosen, text) == f"{text}!"
+    parser = chosen.parser([PLACES], prompt_token_ids=chosen.tokenizer.encode(PROMPT))
+    (call,) = [*parser.feed(text), *parser.finish()]
+    assert isinstance(call, ToolCall)
+    arguments = json.loads(call.function.arguments)
+    assert arguments == {"text": "Oslo <b>\nby the sea", "kind": "river", "count": 3, "tags": ["city"]}
+    for wrong, at in (("river", "lake"), ('["city"]', '["lake"]'), (">3<", ">x<"), ("\n3\n", "\nx\n")):
+        changed = text.replace(wrong, at, 1)
+        if changed != text:
+            cut = taken(rules, chosen, changed)
+            assert changed.startswith(cut)
+            assert len(cut) < len(changed)
+    empty = text[: text.index("find")] + "set-weather"
+    assert taken(rules, chosen, empty) == empty
 
 
 def test_parallel_calls_and_only_one() -> None:

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from art.engine.protocol import SampleRequest
 from art.errors import InfraError, InvalidInput
-from art.tokens.grammar import COMPILE_SECONDS, readable
+from art.tokens.grammar_schema import COMPILE_SECONDS, readable
 from art.utils.deep_stack import call_deep
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,9 @@ class Grammars:
         # The library's end token is one that the model does not have: which tokens end a choice is the request's matter.
         copy = FastTokenizer.from_str(tokenizer.to_str())
         copy.add_special_tokens([_END])
-        self._end = int(copy.token_to_id(_END))
+        end = copy.token_to_id(_END)
+        assert end is not None, "it was added just now"
+        self._end = end
         # A model may have rows for tokens that the tokenizer lacks, and now and then the other way round.
         size = max(vocab_size, copy.get_vocab_size(with_added_tokens=True), self._end + 1)
         try:

@@ -169,6 +169,11 @@ class Formats:
         """How a call is written; None where the format cannot be forced."""
         return _tool_format(self.tools).envelope
 
+    def call_marks(self) -> tuple[str, ...]:
+        """Marks with which a call begins; none where a call has no mark, and in Harmony."""
+        form = _tool_format(self.tools).form
+        return form().opens if form is not None else ()
+
     def reasoning_marks(self) -> Marks | None:
         """What stands around reasoning; None where there is none, or where it is a channel of its own (Harmony)."""
         return REASONING_FORMATS[self.reasoning]
