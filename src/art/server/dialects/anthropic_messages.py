@@ -230,7 +230,7 @@ def parse_tool_choice(data: object, tools: Sequence[Tool]) -> tuple[ToolChoice, 
     if data is None:
         return ToolChoice(), True
     kind = data.get("type") if isinstance(data, dict) else None
-    if not isinstance(data, dict) or kind not in _MODES:
+    if not isinstance(data, dict) or not isinstance(kind, str) or kind not in _MODES:
         raise InvalidInput(f"`tool_choice.type` must be auto, any, tool or none, not {str(kind)[:40]!r}")
     several = data.get("disable_parallel_tool_use")
     if several is not None and not isinstance(several, bool):

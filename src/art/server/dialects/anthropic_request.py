@@ -154,7 +154,7 @@ def _output(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | N
     config = _config(body, "output_config")
     refuse_unknown(config, {"effort", "format"})
     effort, form = config.get("effort"), config.get("format")
-    if effort is not None and effort not in _EFFORTS:
+    if effort is not None and effort not in tuple(_EFFORTS):
         raise InvalidInput(f"`output_config.effort` must be one of {', '.join(_EFFORTS)}")
     wish = {} if effort is None else {"reasoning_effort": _EFFORTS[effort]}
     if form is None:
