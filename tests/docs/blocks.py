@@ -14,6 +14,8 @@ FILES = (
     "docs/server.md",
     "docs/responses.md",
     "docs/anthropic.md",
+    "docs/structured-output.md",
+    "docs/rollouts.md",
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

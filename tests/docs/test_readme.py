@@ -84,6 +84,9 @@ def run_python(place: Place, block: Block) -> None:
     """A program, run as a reader would run it."""
     if "RemoteBackend" in block.text:
         start_serve(place, "art serve --path runs --port 7999")
+    if "groups.jsonl" in block.text and not (place.folder / "groups.jsonl").exists():
+        (rollouts,) = [one.text for one in blocks("sh") if one.text.startswith("cat > cities.jsonl")]
+        run_rollouts(place, rollouts)
     file = place.folder / "program.py"
     file.write_text(place.cheap(block.text))
     key = {"ART_KEY": place.key} if "ART_KEY" in block.text else {}
@@ -184,6 +187,23 @@ def run_ci(place: Place, text: str) -> None:
     assert place.run(f"cd {clone} && FAIL=lint PATH={tools}:$PATH {text}").returncode != 0
 
 
+def run_rollout(place: Place, text: str) -> None:
+    """A program as one rollout; it writes the program too."""
+    done = place.run(place.cheap(text))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["reward"] in (0.0, 1.0)
+    assert re.search(r"reward \S+ \(printed\), 1 call, \d+ tokens, finished", done.stderr)
+
+
+def run_rollouts(place: Place, text: str) -> None:
+    (agent,) = [block.text for block in blocks("sh") if block.text.startswith("cat > agent.py")]
+    run_rollout(place, agent)
+    done = place.run(place.cheap(text))
+    assert done.returncode == 0, done.stderr
+    assert {line.partition(":")[0] for line in done.stdout.splitlines()} == {"oslo", "rome"}
+    assert len((place.folder / "groups.jsonl").read_text().splitlines()) == 2
+
+
 SHELL: dict[str, Callable[[Place, str], None]] = {
     "make demo": run_make_demo,
     "make test": run_make_test,
@@ -192,6 +212,8 @@ SHELL: dict[str, Callable[[Place, str], None]] = {
     "curl -s http://127.0.0.1:7999/api/v1/keys \\": run_curl_keys,
     "curl -s http://127.0.0.1:7999/api/v1/rollouts \\": run_curl,
     ".ci/run": run_ci,
+    "cat > agent.py <<'END'": run_rollout,
+    "cat > cities.jsonl <<'END'": run_rollouts,
 }
 """First line of each shell block -> how it is executed."""
 

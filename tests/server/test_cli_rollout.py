@@ -132,7 +132,9 @@ def test_a_python_program_is_one_rollout(command: Command) -> None:
     done = command("rollout", "--scenario", '{"id": "oslo", "city": "Oslo"}', program=program)
     assert done.stdout == 'working ...\n{"reward": 0.25, "metrics": {"turns": 2}}\ndone\n'
     *_, summary, hint = done.stderr.strip().splitlines()
-    rollout_id = hint.removeprefix("art explain ")
+    said, _, rest = hint.removeprefix("art explain ").partition(" ")
+    rollout_id, url = said, command.served.server.url
+    assert rest == f"--url {url}"
     assert summary.startswith(f"{rollout_id}: reward 0.25 (printed), 2 calls, ")
     assert summary.endswith("finished")
     info = command.served.rollout(rollout_id)

@@ -84,7 +84,7 @@ def command(
     if as_json:
         typer.echo(json.dumps(done.summary()))
     typer.echo(line_of(done), err=True)
-    typer.echo(f"art explain {done.rollout_id}", err=True)
+    typer.echo(explain_hint(done.rollout_id, url, backend), err=True)
     if done.reward is None or not done.calls:
         raise typer.Exit(NO_REWARD)
 
@@ -147,6 +147,12 @@ def scenario_of(text: str, where: str) -> Any:
         raise ConfigError(
             f"{where} is no JSON", cause=str(error), hint='a text needs quotes of its own: "\\"Oslo\\""'
         ) from error
+
+
+def explain_hint(rollout_id: str, url: str | None, backend: ServerBackend) -> str:
+    """The command that tells more about a rollout of this server."""
+    where = f"--url {url}" if url else f"--path {backend.base_path()}"
+    return f"art explain {rollout_id} {where}"
 
 
 def line_of(run: Run) -> str:

@@ -21,7 +21,17 @@ from art.cli._served import (
     choose_model,
     run_to_the_end,
 )
-from art.cli.rollout import CONTEXT, NO_REWARD, Command, Purpose_, RewardCommand, Seed, Timeout, program_of
+from art.cli.rollout import (
+    CONTEXT,
+    NO_REWARD,
+    Command,
+    Purpose_,
+    RewardCommand,
+    Seed,
+    Timeout,
+    explain_hint,
+    program_of,
+)
 from art.errors import ConfigError
 from art.types.policy import Purpose
 
@@ -80,12 +90,8 @@ def command(
         raise ConfigError("--train needs runs of the latest step with --purpose train")
     if learning_rate is not None and not train:
         raise ConfigError("--learning-rate would be ignored", hint="add --train")
-    runner = {
-        "size": group,
-        "concurrency": concurrency,
-        "seed": secrets.randbelow(2**31) if seed is None else seed,
-        "purpose": purpose,
-    }
+    draws = secrets.randbelow(2**31) if seed is None else seed
+    runner = {"size": group, "concurrency": concurrency, "seed": draws, "purpose": purpose}
     settings = {"learning_rate": learning_rate} if train else None
     with backend_of(url, key, path) as backend, _writer(out) as file:
         work = _run(
@@ -94,6 +100,7 @@ def command(
         results, trained = run_to_the_end(work)
     if as_json:
         typer.echo(json.dumps({"groups": [one.summary() for one in results], "train": trained}))
+    typer.echo(explain_hint(_example(results), url, backend), err=True)
     good = sum(run.reward is not None and run.calls > 0 for one in results for run in one.runs)
     if good < group * len(given):
         raise typer.Exit(NO_REWARD)
@@ -131,7 +138,6 @@ async def _run(
 
     made = GroupRunner(model=chosen.model, program=program, step=chosen.step, on_output=lines.add, **runner)
     results = await made.run(scenarios, on_group=complete)
-    typer.echo(f"art explain {_example(results)}", err=True)
     if train is None:
         return results, None
     groups = [one.group for one in results if one.group is not None]
