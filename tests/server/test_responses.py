@@ -318,7 +318,24 @@ def test_chat_and_responses_share_their_memory(served: Logged) -> None:
     assert served.continues(third, second)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_repeated_request_gets_the_answer_that_there_was(served: Logged, streamed: bool) -> None:
+    client = agent(served)
+    options: dict[str, Any] = {"extra_headers": {"Idempotency-Key": "once"}, "streamed": streamed}
+    first, again = (ask(client, "two calls", tools=[TOOL], **options) for _ in range(2))
+    assert first.id == again.id
+    assert first.output == again.output
+
+
 # -- what is refused
+
+
+def test_an_item_of_the_continued_response_is_refused(served: Logged) -> None:
+    first = ask(served.client(), "two calls", tools=[TOOL])
+    reference = {"type": "item_reference", "id": first.output[0].id}
+    for item in (*back(first.output), reference):
+        with pytest.raises(openai.BadRequestError, match="previous_response_id"):
+            ask(served.client(), [item], previous_response_id=first.id)
 
 
 def test_responses_that_may_not_be_seen_do_not_exist(served: Logged) -> None:
@@ -406,10 +423,11 @@ def test_a_failed_call_is_told_in_openai_words(served: Logged) -> None:
 
 
 def test_an_engine_that_dies_in_mid_stream_fails_the_response(served: Logged) -> None:
+    workers = served.api("GET", "health")["workers"]
+    engine = next(worker["pid"] for worker in workers if worker["name"].startswith("engine"))
     stream = served.client().responses.create(model="tests/alpha", input="slowly please", stream=True)
     told = list(islice(stream, 20))
-    workers = served.api("GET", "health")["workers"]
-    os.kill(next(w["pid"] for w in workers if w["name"].startswith("engine")), signal.SIGKILL)
+    os.kill(engine, signal.SIGKILL)
     with pytest.raises(openai.APIError, match="engine"):
         told.extend(stream)
     assert told[-1].type == "response.failed"

@@ -12,6 +12,7 @@ from art.server.dialects.responses_answer import output_item
 from art.server.dialects.responses_items import (
     Item,
     Reference,
+    Returned,
     Thinking,
     call_of_item,
     messages_of,
@@ -104,6 +105,7 @@ async def resolved(ask: ResponsesRequest, records: Records) -> ResponsesRequest:
     if ask.previous is not None:
         recorded = await records.response(ask.previous)
         _check_whole(recorded, ask.previous)
+        _check_new(ask.items, recorded)
         rollout_id = recorded.call.rollout_id
         _, given = await records.history(recorded)
         answer = recorded.answer.model_copy(update={"recorded": node_name(recorded.call.call_id, 0)})
@@ -125,6 +127,23 @@ def _check_whole(recorded: Recorded, response_id: str) -> None:
             cause="it ended before its answer was whole",
             hint="continue the response before it",
         )
+
+
+def _call_of(item: Item) -> str | None:
+    if isinstance(item, Reference):
+        return call_of_item(item.item_id)
+    return None if isinstance(item, Returned) else item.call
+
+
+def _check_new(items: Sequence[Item], recorded: Recorded) -> None:
+    """InvalidInput for an item of the response that is continued: the turn would stand there twice."""
+    for number, item in enumerate(items):
+        call_id = _call_of(item)
+        if call_id == recorded.call.call_id:
+            raise InvalidInput(
+                f"`input[{number}]` is an item of the response that `previous_response_id` names",
+                hint="send only what is new, or the whole history without previous_response_id",
+            )
 
 
 async def _found(item: Item, records: Records) -> Item:
