@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from chat_kit import SCRIPT, Served
+from train_kit import ENVIRONMENT, Trained
 
 
 @pytest.fixture(scope="session")
@@ -17,4 +18,14 @@ def served(start_art_server: Any, tiny_model_dir: Any) -> Iterator[Served]:
     for project, name in (("tests", "alpha"), ("tests", "beta"), ("other", "alpha")):
         served.register(project, name)
     yield served
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def taught(start_art_server: Any, tiny_model_dir: Any) -> Iterator[Trained]:
+    """A server that samples from and trains the tiny model `p/m`; its tests use rollouts of their own."""
+    server = start_art_server(engine="torch", environment=ENVIRONMENT)
+    taught = Trained(server, tiny_model_dir)
+    taught.register()
+    yield taught
     server.stop()

@@ -141,11 +141,14 @@ class Selector:
                 reason = self._refused(call, item, continued)
                 if reason is not None:
                     found.left_out[call.call_id, item.index] = reason
-            whole = [item.index for item in call.choices if (call.call_id, item.index) not in found.left_out]
-            taken = whole[:1] if len(whole) < 2 else [await self._continued(call, whole, ours)]
-            found.picks += [(call.call_id, index) for index in taken]
-            for index in set(whole) - set(taken):
-                found.left_out[call.call_id, index] = Fate.FILTERED, NOT_CONTINUED
+            whole = [item for item in call.choices if (call.call_id, item.index) not in found.left_out]
+            path = await self._continued(call, [item.index for item in whole], ours) if whole else None
+            for item in whole:
+                # A reward of its own says that the choice counts, whatever the agent went on from.
+                if item.index == path or item.reward is not None:
+                    found.picks.append((call.call_id, item.index))
+                else:
+                    found.left_out[call.call_id, item.index] = Fate.FILTERED, NOT_CONTINUED
         return found
 
     def _refused(
@@ -163,7 +166,7 @@ class Selector:
 
     async def _continued(self, call: CallRecord, indices: list[int], calls: list[CallRecord]) -> int:
         """Of several siblings, the one a later call's prompt goes on from; the first when none is."""
-        if call.blob is None:
+        if len(indices) == 1 or call.blob is None:
             return indices[0]
         arrays = await self._store.read_arrays(call.blob)
         for child in calls:
