@@ -12,3 +12,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Spinning threads of several processes starve each other (see art.config.environment).
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# The programs of tests/clients need the environments that `make test-clients` makes.
+collect_ignore = [] if "ART_CLIENTS_PYTHON" in os.environ else ["clients/test_clients.py"]
