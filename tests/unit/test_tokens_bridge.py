@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import templates_kit
 import tokens_kit as kit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from art.errors import ConfigError
+from art.errors import ConfigError, InvalidInput
 from art.tokens.bridge import suffix_text, tail_tokens
 from art.tokens.proof import prove
 from art.tokens.renderer import Renderer
@@ -298,3 +299,58 @@ def test_of_two_that_differ_in_white_space_the_one_that_was_sent_is_meant() -> N
     }
     for text, node in nodes.items():
         assert session.prompt([*messages, kit.assistant(text), kit.user("sure?")]).node is node
+
+
+# -- published templates
+
+
+def test_an_answer_that_the_template_could_not_write_does_not_end_the_conversation() -> None:
+    """Llama 3.1 writes one call a message; its model may well make two."""
+    ours = templates_kit.renderer("llama3_1")
+    session = kit.Session(ours, (kit.WEATHER,))
+    two = kit.assistant(None, ("get_weather", '{"city": "Rome"}'), ("get_weather", '{"city": "Oslo"}'))
+    messages = [kit.user("Weather?")]
+    for answer, after in (
+        (two, [kit.tool("rain"), kit.tool("snow", "call_1")]),
+        (kit.assistant("Wet."), [kit.user("And?")]),
+    ):
+        prompt = session.prompt(messages)
+        session.sample(prompt, len(messages), answer, [5, 6])
+        messages = [*messages, answer, *after]
+    with pytest.raises(InvalidInput):
+        ours.text(messages)
+    after_all = session.prompt(messages)
+    assert after_all.token_ids[: after_all.reused] == [*prompt.token_ids, 5, 6]
+    assert ours.tokenizer.decode(after_all.token_ids[after_all.reused :], skip_special=False) == (
+        "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nAnd?<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    )
+
+
+@pytest.mark.parametrize(("end", "says"), [("<|return|>", "Yes."), ("<|call|>", ""), ("<|end|>", "Yes.")])
+def test_what_ends_a_turn_of_gpt_oss_is_not_ended_again(end: str, says: str) -> None:
+    ours = templates_kit.renderer("gptoss")
+    calls = [] if says else [("get_weather", "{}")]
+    history = [kit.user("Weather?"), kit.assistant(says or None, *calls)]
+    last = ours.tokenizer.token_id(end)
+    assert last is not None
+    tail = tail_tokens(ours, history, [kit.user("And?")], last_token=last)
+    assert (
+        ours.tokenizer.decode(tail, skip_special=False)
+        == "<|start|>user<|message|>And?<|end|><|start|>assistant"
+    )
+
+
+def test_results_are_written_for_the_calls_that_were_made() -> None:
+    """Gemma 4 and GPT-OSS write the function's name beside its result."""
+    call = kit.assistant(None, ("get_weather", '{"city": "Rome"}'))
+    for name, written in (
+        ("gemma4_v5", '<|tool_response>response:get_weather{value:<|"|>rain<|"|>}<tool_response|>'),
+        (
+            "gptoss",
+            '<|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>"rain"<|end|><|start|>assistant',
+        ),
+    ):
+        ours = templates_kit.renderer(name)
+        text = suffix_text(ours, [kit.user("Weather?"), call], [kit.tool("rain")], tools=[kit.WEATHER])
+        assert text == written

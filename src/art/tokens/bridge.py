@@ -8,6 +8,7 @@ template allows it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -16,7 +17,7 @@ from art.errors import InvalidInput
 from art.tokens.formats import call_end
 from art.tokens.parsers import harmony
 from art.tokens.renderer import Renderer
-from art.types.messages import FunctionCall, Message, Tool, ToolCall
+from art.types.messages import FunctionCall, FunctionSpec, Message, Tool, ToolCall
 
 SAME_END = {harmony.RETURN: harmony.END, harmony.CALL: harmony.END}
 """Tokens with which a model ends its turn, and the one that the template writes behind an answer without calls. As
@@ -35,15 +36,14 @@ def suffix_text(
 
     It starts with the end of that turn and ends with the assistant's next turn opened.
     """
-    try:
-        return _suffix(renderer, history, tail, tools=tools, options=options)
-    except InvalidInput:
-        # A model may answer in ways that its own template cannot write, such as two calls where one is allowed.
-        # Such an answer is in the memory as tokens; it need not be rendered to tell what follows a later one.
-        short = _beginning(history)
-        if len(short) == len(history) or not _tail_is_local(renderer):
-            raise
-        return _suffix(renderer, short, tail, tools=tools, options=options)
+    short = _beginning(history)
+    if len(short) < len(history):
+        with_tools = bool(tools) or any(message.role == "tool" for message in tail)
+        if _tail_is_local(renderer, with_tools, json.dumps(options or {}, sort_keys=True, default=str)):
+            # Long conversations need not be rendered again. Nor need answers that the template could not write,
+            # such as two calls where it takes one: the memory has them as tokens.
+            history = short
+    return _suffix(renderer, history, tail, tools=tools, options=options)
 
 
 def _suffix(
@@ -139,27 +139,51 @@ def _beginning(history: Sequence[Message]) -> list[Message]:
     return [*history[: first + 1], history[-1]] if first + 1 < len(history) else list(history)
 
 
-@lru_cache(maxsize=64)
-def _tail_is_local(renderer: Renderer) -> bool:
-    """Whether what follows an answer does not depend on the turns between the first question and that answer."""
-    call = ToolCall(id="call_000000001", function=FunctionCall(name="look_up", arguments='{"key": "a"}'))
-    history = [
-        Message(role="user", content="Question?"),
-        Message(role="assistant", content="", tool_calls=(call,)),
-        Message(role="tool", content="Result.", tool_call_id=call.id, name="look_up"),
-        Message(role="assistant", content="", tool_calls=(call,)),
-    ]
-    tail = [Message(role="tool", content="Another.", tool_call_id=call.id, name="look_up")]
-    answered = [*history, *tail, Message(role="assistant", content="Answer.")]
-    more = [Message(role="user", content="More?")]
-    try:
-        return all(
-            _suffix(renderer, said, then, tools=(), options=None)
-            == _suffix(renderer, _beginning(said), then, tools=(), options=None)
-            for said, then in ((history, tail), (answered, more))
+@lru_cache(maxsize=256)
+def _tail_is_local(renderer: Renderer, with_tools: bool, options: str) -> bool:
+    """Whether what follows an answer does not depend on the turns between the first question and that answer.
+
+    Tried on a conversation with two of everything. `options` as JSON text, so that they can be remembered.
+    """
+    call, other = (
+        ToolCall(
+            id=f"call0000{n}", function=FunctionCall(name=_PROBE.function.name, arguments='{"key": "a"}')
         )
+        for n in (1, 2)
+    )
+    answer = Message(role="assistant", content="Answer.")
+    thought = Message(role="assistant", content="Another.", reasoning="Thought.")
+    more = [Message(role="user", content="More?")]
+    history = [Message(role="user", content="Question?")]
+    turns: list[tuple[Message, list[Message]]] = [(answer, more), (thought, more), (answer, more)]
+    if with_tools:
+        turns = []
+        for calls in ((call,), (other,)):
+            said = Message(role="assistant", content="", tool_calls=calls)
+            results = [
+                Message(role="tool", content="Result.", tool_call_id=c.id, name="look_up") for c in calls
+            ]
+            turns += [(said, results), (thought, more), (said, results)]
+    settings = {"tools": (_PROBE,) if with_tools else (), "options": json.loads(options)}
+    try:
+        for said, then in turns:
+            history = [*history, said]
+            full = _suffix(renderer, history, then, **settings)
+            if full != _suffix(renderer, _beginning(history), then, **settings):
+                return False
+            history += then
     except InvalidInput:
         return False
+    return True
+
+
+_PROBE = Tool(
+    function=FunctionSpec(
+        name="look_up",
+        description="Looks up.",
+        parameters={"type": "object", "properties": {"key": {"type": "string", "description": "What."}}},
+    )
+)
 
 
 def _end_of(mark: str, text: str) -> int:
