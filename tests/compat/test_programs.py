@@ -38,6 +38,12 @@ EXPECTED_TO_FAIL = {
 }
 """Check -> the part that is missing."""
 
+DIFFERENT = {
+    "prog_08_auto_trajectory/own_client": "no HTTP library is patched, so a client that the agent made itself is not "
+    "seen in this process; `art.rollout` gives it a base URL, and session.trajectory has its calls",
+}
+"""Check -> why the program is served otherwise, and stays so."""
+
 
 class MissingPart(Exception):
     """A program reached for a name that the package does not have, or for a file that it does not write."""
@@ -245,6 +251,8 @@ def missing_name(stderr: str) -> str | None:
 
 def programs() -> list[Any]:
     def marks(check: str) -> list[pytest.MarkDecorator]:
+        if (why := DIFFERENT.get(check)) is not None:
+            return [pytest.mark.xfail(strict=True, raises=AssertionError, reason=why)]
         if (part := EXPECTED_TO_FAIL.get(check)) is None:
             return []
         return [pytest.mark.xfail(strict=True, raises=MissingPart, reason=f"missing: {part}")]
@@ -259,4 +267,4 @@ def test_program(check: str, run_program: RunProgram) -> None:
 
 def test_every_program_is_checked() -> None:
     assert {path.stem for path in HERE.glob("prog_*.py")} == {check.partition("/")[0] for check in CHECKS}
-    assert set(EXPECTED_TO_FAIL) <= set(CHECKS)
+    assert {*EXPECTED_TO_FAIL, *DIFFERENT} <= set(CHECKS)
