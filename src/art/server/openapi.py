@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from art.server.endpoint import ApiRoute
+from art.server.openapi_dialects import inference_paths
 
 _REFERENCE = "#/components/schemas/{model}"
 _ERROR: dict[str, Any] = {
@@ -59,9 +60,10 @@ def describe(routes: Iterable[ApiRoute], *, version: str) -> dict[str, Any]:
             schema = references[route.request, "validation"]
             operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
         paths.setdefault(route.path, {})[route.method.lower()] = operation
+    paths |= inference_paths({"type": "object", "required": ["error"]})
     return {
         "openapi": "3.1.0",
-        "info": {"title": "ART control API", "version": version},
+        "info": {"title": "ART control API and inference routes", "version": version},
         "paths": paths,
         "components": {
             "schemas": {**definitions.get("$defs", {}), "Error": _ERROR},
