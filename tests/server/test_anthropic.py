@@ -16,7 +16,7 @@ from typing import Any
 
 import anthropic
 import pytest
-from anthropic.types import Message, RawMessageStreamEvent
+from anthropic.types import Message, ModelInfo, RawMessageStreamEvent
 from chat_kit import TOOLS, Served
 from pydantic import TypeAdapter
 from safetensors.numpy import load
@@ -481,6 +481,16 @@ def test_errors_are_anthropics(thinking: Thinking) -> None:
     thinking.api("POST", f"rollouts/{opened['rollout_id']}/finish", {})
     with pytest.raises(anthropic.ConflictError, match="has ended"):
         thinking.sdk(opened).messages.create(**ask("hi"))
+
+
+def test_models_are_listed_for_anthropics_sdk_too(thinking: Thinking) -> None:
+    adapter: TypeAdapter[Any] = TypeAdapter(ModelInfo)
+    found = {model.id: model for model in thinking.sdk().models.list()}
+    assert {"tests/alpha", "tests/plain"} <= set(found)
+    one = thinking.sdk().models.retrieve("tests/alpha")
+    for model in (one, found["tests/plain"]):
+        assert adapter.validate_python(model.to_dict()).lifecycle == "active"
+    assert {model.id for model in thinking.client().models.list()} == set(found)
 
 
 def test_either_of_anthropics_headers_carries_the_key(thinking: Thinking) -> None:

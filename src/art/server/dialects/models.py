@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -33,7 +34,8 @@ async def list_models(request: Request) -> Response:
         return error_response(error, "openai")
     data = [_model(entry, entry.step) for entry in gateway.versions.entries(project)]
     data += [_upstream(name, gateway) for name in gateway.upstreams.names]
-    return JSONResponse({"object": "list", "data": data})
+    ends = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}
+    return JSONResponse({"object": "list", "data": data, "has_more": False, **ends})
 
 
 async def get_model(request: Request) -> Response:
@@ -57,17 +59,30 @@ def _seen(request: Request) -> tuple[Gateway, str | None]:
 
 
 def _upstream(name: str, gateway: Gateway) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": int(gateway.started_at), "owned_by": "upstream"}
+    return _both(name, gateway.started_at, "upstream")
 
 
 def _model(entry: ModelEntry, step: int) -> dict[str, Any]:
     info = entry.checkpoints.get(step)
+    created = info.created_at if info is not None and info.created_at else entry.row.created_at
     return {
-        "id": entry.wire_name,
-        "object": "model",
-        "created": int(info.created_at if info is not None and info.created_at else entry.row.created_at),
-        "owned_by": entry.row.project,
+        **_both(entry.wire_name, created, entry.row.project),
         "root": entry.row.base.name,
         "max_model_len": entry.context_length,
+        "max_input_tokens": entry.context_length,
         "art": {"step": step, "latest": entry.step, "steps": sorted(entry.checkpoints)},
+    }
+
+
+def _both(name: str, created: float, owner: str) -> dict[str, Any]:
+    """A model as OpenAI's and as Anthropic's SDK read it: the two forms have no name in common that means two things."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(created),
+        "owned_by": owner,
+        "type": "model",
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(int(created), UTC).isoformat(),
+        "lifecycle": "active",
     }
