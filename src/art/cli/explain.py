@@ -61,14 +61,11 @@ def lines(told: Explanation) -> list[str]:
     reward = "no reward yet" if told.reward is None else f"reward {told.reward:g}"
     out = [f"{told.rollout_id}  {told.model}  {told.purpose.value}  {told.status.value}{why}  {reward}"]
     out += [f"  agent {label}: reward {value:g}" for label, value in told.agent_rewards.items()]
-    counts = {fate: sum(c.fate == fate for call in told.calls for c in call.choices) for fate in WILL_BE}
-    sampled = sum(choice.token_count for call in told.calls for choice in call.choices)
-    out.append(
-        f"  {_many(len(told.calls), 'call')}, {sampled} tokens sampled; "
-        + ", ".join(f"{count} {words}" for fate, words in WILL_BE.items() if (count := counts[fate]))
-        if any(counts.values())
-        else f"  {_many(len(told.calls), 'call')}, {sampled} tokens sampled; nothing to train"
-    )
+    choices = [choice for call in told.calls for choice in call.choices]
+    counts = {words: sum(choice.fate == fate for choice in choices) for fate, words in WILL_BE.items()}
+    found = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
+    sampled = sum(choice.token_count for choice in choices)
+    out.append(f"  {_many(len(told.calls), 'call')}, {sampled} tokens sampled; {found or 'nothing to train'}")
     if told.next:
         out.append(f"  waits for {told.next}")
     for call in told.calls:

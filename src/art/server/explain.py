@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 from typing import Any
 
 import numpy as np
@@ -158,9 +159,10 @@ def _add_tokens(item: ExplainedCall, arrays: dict[str, np.ndarray[Any, Any]], to
         token_ids = arrays[f"c{choice.index}.token_ids"]
         logprobs = arrays[f"c{choice.index}.logprobs"]
         trainable = arrays.get(f"c{choice.index}.trainable", np.ones(len(token_ids), dtype=np.bool_))
+        reader = codecs.getincrementaldecoder("utf-8")("replace")  # a character may take several tokens
         choice.tokens = [
             ExplainedToken(
-                text=tokenizer.token_bytes(int(token)).decode("utf-8", "replace"),
+                text=reader.decode(tokenizer.token_bytes(int(token))),
                 token_id=int(token),
                 logprob=round(float(logprob), 6) if np.isfinite(logprob) else -9999.0,
                 trainable=bool(may),
