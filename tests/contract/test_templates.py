@@ -164,7 +164,7 @@ def reference(name: str) -> Any:
     text = templates_kit.source(name)
     return PreTrainedTokenizerFast(
         tokenizer_object=templates_kit.fast_tokenizer(text),
-        bos_token="<bos>",
+        bos_token=templates_kit.bos_of(text),
         eos_token=templates_kit.end_of(text),
         chat_template=text,
     )

@@ -50,31 +50,37 @@ def end_of(text: str) -> str:
     return next((end for end in ENDS if end in text), ENDS[0])
 
 
+def bos_of(text: str) -> str:
+    """The beginning of a conversation: a token of the template's family."""
+    families = {"<|start_header_id|>": "<|begin_of_text|>", "<｜User｜>": "<｜begin▁of▁sentence｜>"}
+    return next((bos for sign, bos in families.items() if sign in text), "<bos>")
+
+
 @lru_cache(maxsize=128)
-def fast_tokenizer(text: str) -> FastTokenizer:
-    """Bytes, and the special tokens that a template names."""
+def fast_tokenizer(text: str, extra: tuple[str, ...] = ()) -> FastTokenizer:
+    """Bytes, and the special tokens that a template names. `extra`: further ones of its family."""
     fast = byte_tokenizer()
-    specials = [*dict.fromkeys([*_SPECIAL.findall(text), end_of(text), "<bos>"])]
+    specials = [*dict.fromkeys([*_SPECIAL.findall(text), end_of(text), bos_of(text), *extra])]
     fast.add_special_tokens([AddedToken(item, special=True, normalized=False) for item in specials])
     fast.add_tokens([AddedToken(item, normalized=False) for item in dict.fromkeys(_PLAIN.findall(text))])
     return fast
 
 
-def tokenizer(text: str) -> Tokenizer:
+def tokenizer(text: str, extra: tuple[str, ...] = ()) -> Tokenizer:
     """The tokenizer for a template."""
-    fast = fast_tokenizer(text)
+    fast = fast_tokenizer(text, extra)
     end = end_of(text)
     stop = fast.token_to_id(end)
     assert stop is not None
     return Tokenizer(
         FastTokenizer.from_str(fast.to_str()),
-        specials={"bos_token": "<bos>", "eos_token": end},
+        specials={"bos_token": bos_of(text), "eos_token": end},
         stop_token_ids=frozenset({stop}),
     )
 
 
 @lru_cache(maxsize=128)
-def renderer(name: str) -> Renderer:
+def renderer(name: str, extra: tuple[str, ...] = ()) -> Renderer:
     """The renderer of a template."""
     text = source(name)
-    return Renderer(tokenizer(text), text)
+    return Renderer(tokenizer(text, extra), text)
