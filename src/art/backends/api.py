@@ -74,6 +74,10 @@ class ControlApi:
         metadata: dict[str, float | int | str | bool | None] | None = None,
     ) -> wire.RolloutInfo:
         body = wire.SetReward(reward=reward, metrics=metrics or {}, metadata=metadata or {})
+        return await self.set_rewards(rollout_id, body)
+
+    async def set_rewards(self, rollout_id: str, body: wire.SetReward) -> wire.RolloutInfo:
+        """Rewards of the rollout, of its agents and of its calls."""
         answer = await self._connection.request("POST", f"{_rollout(rollout_id)}/reward", body=body)
         return wire.RolloutInfo.model_validate(answer)
 

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import httpx2
 
@@ -53,12 +53,14 @@ def rollout(
     limits: Limits | Mapping[str, Any] | None = None,
     metadata: Mapping[str, MetadataValue] | None = None,
     step: int | None = None,
+    auxiliary: Literal["detect", "train"] = "detect",
 ) -> RolloutSession:
     """Open a rollout of `model` for the time of a `with` or `async with` block.
 
     `purpose`: "train" samples as training wants it (temperature 1, no truncation) whatever the agent asks, and
     an unknown model name means this model; "evaluate" leaves the agent's values. `sampling` ("training",
     "caller") decides that alone. `step` pins an earlier step. `limits` bounds calls, tokens and seconds.
+    `auxiliary`: "detect" leaves calls on the side (titles, summaries) out of training, "train" leaves none out.
     """
     if model.server_config() is None:
         raise InvalidInput(
@@ -77,6 +79,7 @@ def rollout(
         run_seed=run_seed,
         limits=Limits.model_validate(limits or {}),
         metadata=dict(metadata or {}),
+        auxiliary=auxiliary,
     )
     return RolloutSession(model, request)
 
@@ -90,6 +93,10 @@ class RolloutSession:
         self.rollout_id = request.rollout_id or new_rollout_id()
         self.metrics: dict[str, float | int | bool] = {}
         self.metadata: dict[str, MetadataValue] = dict(request.metadata)
+        self.agent_rewards: dict[str, float] = {}
+        """By agent label (the header `X-ART-Agent` of its calls), for calls without a reward of their own."""
+        self.call_rewards: dict[str, float] = {}
+        """By call id (`choice.art["call_id"]`), or `<call id>/<choice>`."""
         self._opened: wire.RolloutOpened | None = None
         self._base_url = ""
         self._reward: float | None = None
@@ -177,13 +184,22 @@ class RolloutSession:
             self._trajectory.reward = self._reward
 
     async def set_reward(self, value: float) -> None:
-        """Set the reward and have the server keep it now; also after the block."""
+        """Set the reward and have the server keep it now, agents' and calls' rewards with it; also after the block."""
         self.reward = value
         if self._trajectory is not None:
             self._trajectory.metrics.update(self.metrics)
-        await self._api.set_reward(
-            self.rollout_id, check_reward(value), metrics=self.metrics, metadata=self.metadata
+        await self._keep_rewards()
+
+    async def _keep_rewards(self) -> None:
+        """Have the server keep the rewards that are set: the rollout's, its agents' and its calls'."""
+        rewards = wire.SetReward(
+            reward=self._reward,
+            agents={label: check_reward(value) for label, value in self.agent_rewards.items()},
+            calls={name: check_reward(value) for name, value in self.call_rewards.items()},
+            metrics=self.metrics,
+            metadata=self.metadata,
         )
+        await self._api.set_rewards(self.rollout_id, rewards)
 
     @property
     def trajectory(self) -> Trajectory:
@@ -248,8 +264,8 @@ class RolloutSession:
             await self._close_failed(error)
             return
         await report(self._scope, None)
-        if self._reward is not None:
-            await self.set_reward(self._reward)
+        if self._reward is not None or self.agent_rewards or self.call_rewards:
+            await self._keep_rewards()
         done: FinishStatus = "evaluated" if self._request.purpose is Purpose.EVALUATE else "finished"
         await self._api.finish_rollout(self.rollout_id, done)
         info = await self._api.rollout(self.rollout_id)
