@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
+import anthropic
 import jsonschema
 import numpy as np
 import openai
@@ -162,6 +164,55 @@ def test_a_call_is_answered_and_the_conversation_goes_on(real: Trained, client: 
     assert second.prompt_token_ids[: len(before)] == before
 
 
+def test_the_responses_dialect(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "input": "is it red?", "max_output_tokens": 700}
+    form = {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}
+    answer = client.responses.create(**asked, text={"format": form})
+    jsonschema.validate(json.loads(answer.output_text), SCHEMA)
+    tools = [{"type": "function", **tool["function"], "strict": False} for tool in (WEATHER, CLOCK)]
+    choice = {"type": "function", "name": "get_time"}
+    called = client.responses.create(**asked, tools=tools, tool_choice=choice, parallel_tool_calls=False)
+    assert [(item.type, item.name) for item in called.output] == [("function_call", "get_time")]
+
+
+def test_the_messages_dialect(real: Trained) -> None:
+    client = anthropic.Anthropic(base_url=real.server.url, api_key=real.server.admin_key, max_retries=0)
+    tools = [
+        {"name": tool["function"]["name"], "input_schema": tool["function"]["parameters"]}
+        for tool in (WEATHER, CLOCK)
+    ]
+    answer = client.messages.create(
+        model=MODEL,
+        max_tokens=700,
+        messages=says("weather?"),
+        tools=tools,
+        tool_choice={"type": "any", "disable_parallel_tool_use": True},
+    )
+    (block,) = answer.content
+    assert block.type == "tool_use"
+    jsonschema.validate(block.input, {t["name"]: t["input_schema"] for t in tools}[block.name])
+    assert answer.stop_reason == "tool_use"
+
+
+def test_clients_that_leave_and_many_at_once(real: Trained, client: openai.OpenAI) -> None:
+    """Streams are left in their middle, and the engine serves the others and whoever comes next."""
+
+    def one(number: int) -> str | None:
+        asked = {"response_format": FORMAT} if number % 3 else {"max_completion_tokens": 8}
+        if number % 4:
+            return str(ask(client, **asked).choices[0].message.content)
+        with ask(client, stream=True, **asked) as answer:
+            next(iter(answer))
+        return None
+
+    with ThreadPoolExecutor(12) as pool:
+        said = list(pool.map(one, range(24)))
+    for number, text in enumerate(said):
+        if text is not None and number % 3:
+            jsonschema.validate(json.loads(text), SCHEMA)
+    jsonschema.validate(json.loads(ask(client, response_format=FORMAT).choices[0].message.content), SCHEMA)
+
+
 # -- what is refused
 
 BAD: list[tuple[dict[str, Any], str, str]] = [
@@ -263,6 +314,8 @@ def test_the_trainer_sees_exactly_the_forced_tokens_left_out(real: Trained, clie
     repeated = again(real, request)
     assert repeated.token_ids == choice.token_ids
     assert any(repeated.forced)
+    call = real.rollout(opened["rollout_id"])["calls"][0]
+    assert call["sampling_asked"]["response_schema"] == SCHEMA
     stored = arrays_of(real, choice.art["call_id"])
     assert stored["c0.token_ids"].tolist() == choice.token_ids
     assert (~stored["c0.trainable"]).tolist() == repeated.forced

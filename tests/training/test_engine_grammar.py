@@ -279,25 +279,27 @@ def test_a_cancelled_choice_leaves_the_others(tiny: Tiny) -> None:
         jsonschema.validate(json.loads(tiny.text(runner.result(key))), SCHEMA)
 
 
+def test_a_text_that_is_no_grammar_is_refused(tiny: Tiny) -> None:
+    beyond = 2 * tiny.engine.capabilities.vocab_size
+    for text in (f'%llguidance {{}}\nstart: "y" <[{beyond}]>', "start: nothing"):
+        with pytest.raises(InvalidInput, match="cannot be compiled"):
+            tiny.engine.submit(90, replace(tiny.request(None), grammar=text))
+
+
 def test_a_dead_end_ends_its_choice_with_an_error_and_no_other(tiny: Tiny) -> None:
-    """A text that llguidance gives up on in the middle: its budget for one step is used up."""
-    dead = f'%llguidance {{}}\nstart: "y" <[{2 * tiny.engine.capabilities.vocab_size}]>'
-    with pytest.raises(InvalidInput, match="cannot be compiled"):
-        tiny.engine.submit(90, replace(tiny.request(None), grammar=dead))
-    ok = tiny.request(Form(schema=SCHEMA))
-    failing = replace(tiny.request(None), grammar='%llguidance {}\nstart: "a" | "b"')
-    tiny.engine.submit(91, failing)
-    tiny.engine.submit(92, ok)
-    choice = next(waiting for waiting in tiny.engine._scheduler.waiting if waiting.key == 91)
-    assert choice.matcher is not None
-    choice.matcher._failure = "it was told to"
+    """So ambiguous that the parser's row is full after some tokens."""
+    ways = " | ".join(" ".join(["e"] * count) for count in range(2, 40))
+    ambiguous = f'%llguidance {{}}\nstart: e\ne: "a" | {ways}'
+    tiny.engine.submit(91, replace(tiny.request(None), grammar=ambiguous, max_tokens=400, stop_token_ids=()))
+    tiny.engine.submit(92, tiny.request(Form(schema=SCHEMA)))
     events: dict[int, list[Any]] = {91: [], 92: []}
     while (step := tiny.engine.step()) is not None:
         for key, event in step:
             events[key].append(event)
-    (error,) = events[91]
+    *said, error = events[91]
+    assert said
     assert isinstance(error, ArtError)
-    assert "it was told to" in str(error)
+    assert "dead end" in str(error)
     assert events[92][-1].finish_reason == "stop"
 
 
