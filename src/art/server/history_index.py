@@ -14,6 +14,8 @@ from art.types.messages import Message
 
 MAX_SESSIONS = 4096
 """Sessions kept; the one unused longest makes room. Its calls stay in the store."""
+MAX_HELD_TOKENS = 64_000_000
+"""Tokens that all of them keep together, 256 MB."""
 
 
 class HistoryIndex:
@@ -22,17 +24,27 @@ class HistoryIndex:
     def __init__(self) -> None:
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._heads: dict[tuple[str, tuple[str, str], str], list[Session]] = {}
+        self.held = 0
+        """Tokens that the sessions keep."""
 
     def add(self, session: Session) -> list[Session]:
         """Take a session in; returns the ones that must make room for it."""
         self._sessions[session.id] = session
-        idle = [other for other in self._sessions.values() if not other.running and other is not session]
-        return idle[: max(0, len(self._sessions) - MAX_SESSIONS)]
+        sessions, tokens = len(self._sessions) - MAX_SESSIONS, self.held - MAX_HELD_TOKENS
+        leaving: list[Session] = []
+        for other in self._sessions.values():
+            if sessions <= 0 and tokens <= 0:
+                break
+            if not other.running and other is not session:
+                leaving.append(other)
+                sessions, tokens = sessions - 1, tokens - other.graph.held
+        return leaving
 
     def remove(self, rollout_id: str) -> Session | None:
         """Forget a session; None when it is none of these."""
         session = self._sessions.pop(rollout_id, None)
         if session is not None:
+            self.held -= session.graph.held
             for key in session.heads:
                 self._heads[key].remove(session)
                 if not self._heads[key]:
@@ -44,6 +56,7 @@ class HistoryIndex:
         """A sampled choice by which the session can be found. A session that was removed stays out."""
         if session.id not in self._sessions:
             return
+        self.held += len(node.tail)
         key = (session.row.key_id or "", entry.key, node.digest)
         if key not in session.heads:
             session.heads.add(key)
@@ -51,7 +64,10 @@ class HistoryIndex:
 
     def forget(self, session: Session, entry: ModelEntry, nodes: Sequence[Node]) -> None:
         """Choices that the session's memory no longer holds."""
+        if session.id not in self._sessions:
+            return
         for node in nodes:
+            self.held -= len(node.tail)
             key = (session.row.key_id or "", entry.key, node.digest)
             if key in session.heads and not session.graph.knows(node.digest):
                 session.heads.remove(key)
