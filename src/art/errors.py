@@ -9,6 +9,7 @@ ArtError                          what happened, why, what to do, and a stable c
 │   ├── BodyTooLarge              a request's body is over the server's bound
 │   └── MethodNotAllowed          the route exists, with another method
 ├── NotFound                      a model, rollout, checkpoint or job that does not exist
+│   └── ThreadNotFound            a conversation that the client wants to go on with and that is not kept here
 ├── Unauthorized                  no key, or a wrong one
 │   └── Forbidden                 a known key without the right, or a name that is not the server's
 ├── Conflict                      the thing exists or is in a state that forbids the request
@@ -104,6 +105,12 @@ class NotFound(ArtError):
 
     code = "not_found"
     status = 404
+
+
+class ThreadNotFound(NotFound):
+    """The recorded answer that a request goes on from. Clients that hold the whole history send it anew."""
+
+    code = "thread_not_found"
 
 
 class Unauthorized(ArtError):

@@ -369,6 +369,54 @@ def test_a_conversation_goes_on_in_another_dialect(thinking: Thinking) -> None:
     assert second.prompt_token_ids[: len(known)] == known
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_sdks_own_tool_loop(thinking: Thinking, streamed: bool) -> None:
+    """It keeps the conversation on the server: `thread`."""
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """The weather of a city."""
+        return {"Oslo": "sunny", "Rome": "rainy"}[city]
+
+    opened = thinking.open(sampling="caller")
+    runner = thinking.sdk(opened).beta.messages.tool_runner(
+        **ask("two cities", model="claude-x"), tools=[get_weather], stream=streamed
+    )
+    turns = [turn.get_final_message() if streamed else turn for turn in runner]
+    assert [turn.stop_reason for turn in turns] == ["tool_use", "end_turn"]
+    assert turns[1].content[0].text == "Oslo sunny, Rome rainy."
+    assert continues(*(thinking.recorded(turn) for turn in reversed(turns)))
+
+
+def test_a_thread_goes_on_where_its_answer_is_kept(thinking: Thinking) -> None:
+    opened = thinking.open(sampling="caller")
+    create = thinking.sdk(opened).beta.messages.create
+    first = create(**ask("differ"), system="Be brief.", tools=[LOOK], thread={"type": "create"})
+    more: dict[str, Any] = {"thread": {"type": "continue", "previous_message_id": first.id}}
+    second = create(**ask("count"), **more, tool_choice={"type": "none"})
+    assert continues(thinking.recorded(second), thinking.recorded(first))
+    assert thinking.decode(second.prompt_token_ids).startswith("<|im_start|>system\nTools:")
+    for change in ({"system": "Be long."}, {"tools": [LOOK]}):
+        with pytest.raises(anthropic.BadRequestError, match="cannot be given anew"):
+            create(**ask("count"), **more, **change)
+    # Without a rollout's name, it belongs to the rollout of the answer.
+    third = thinking.sdk().beta.messages.create(**ask("count"), **more)
+    assert third.art["call_id"] in {
+        call["call_id"] for call in thinking.rollout(opened["rollout_id"])["calls"]
+    }
+    # Another rollout's key does not see it, and the SDK sends the conversation anew.
+    stranger = thinking.sdk(thinking.open(sampling="caller"))
+    with pytest.raises(anthropic.NotFoundError) as hidden:
+        stranger.beta.messages.create(**ask("count"), **more)
+    assert hidden.value.body["error"]["details"] == {"error_code": "thread_not_found"}
+    thread = stranger.beta.messages.thread(model="claude-x", max_tokens=100)
+    thread.send(user("differ"))
+    thread._client = thinking.sdk(thinking.open(sampling="caller"))
+    moved = thread.send(user("count"))
+    assert moved.content[0].text == "one two three four five"
+    assert "differ" in thinking.decode(moved.prompt_token_ids)
+
+
 def again(answer: Any, **thought: Any) -> list[dict[str, Any]]:
     """The conversation with the answer's thinking block changed."""
     blocks = [block.model_dump(exclude_none=True) for block in answer.content]

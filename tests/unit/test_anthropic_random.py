@@ -48,6 +48,7 @@ MESSAGES: dict[str, Any] = {
     "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {}}},
     "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
     "stop_sequences": ["a"],
+    "thread": {"type": "create"},
     "temperature": 0.5,
 }
 COMPLETION: dict[str, Any] = {

@@ -146,6 +146,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (body(container="c"), "container"),
     (body(mcp_servers=[{"url": "x"}]), "mcp_servers"),
     (body(speed="fast"), "speed"),
+    (body(thread={"type": "fork"}), "thread"),
+    (body(thread={"type": "continue"}), "thread"),
+    (body(thread="create"), "thread"),
+    (body(compaction={"type": "auto"}), "compaction"),
+    (body(fallbacks=[{"model": "x"}]), "fallbacks"),
     (body(thinking={"type": "on"}), "thinking.type"),
     (body(thinking={"type": "enabled", "budget_tokens": "many"}), "budget_tokens"),
     (body(thinking={"type": "enabled", "display": "upside down"}), "thinking.display"),
@@ -205,6 +210,19 @@ def test_what_cannot_be_followed_is_refused_by_name(request_body: dict[str, Any]
         parse_messages_request(request_body)
     assert names in str(caught.value)
     assert caught.value.status == 400
+
+
+def test_a_thread_names_the_answer_that_it_goes_on_from() -> None:
+    assert parse_messages_request(body(thread={"type": "create"})).previous is None
+    thread = {"type": "continue", "previous_message_id": "msg_1"}
+    # Its tools are those of the thread, which only the store knows.
+    ask = parse_messages_request(body(thread=thread, tool_choice={"type": "tool", "name": "look"}))
+    assert ask.previous == "msg_1"
+
+
+def test_the_older_place_of_an_output_format() -> None:
+    form = {"type": "json_schema", "schema": SCHEMA}
+    assert parse_messages_request(body(output_format=form)).call.response_schema == SCHEMA
 
 
 def test_a_body_that_is_none() -> None:

@@ -32,7 +32,9 @@ def error_body(error: ArtError, shape: Shape) -> dict[str, Any]:
         kind = _ANTHROPIC_TYPES.get(
             error.status, "invalid_request_error" if error.status < 500 else "api_error"
         )
-        return {"type": "error", "error": {**error.to_dict(), "type": kind, "message": str(error)}}
+        # Anthropic's SDK reads its codes there, among them `thread_not_found`.
+        more = {"type": kind, "message": str(error), "details": {"error_code": error.code}}
+        return {"type": "error", "error": {**error.to_dict(), **more}}
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     return {"error": {**error.to_dict(), "message": str(error), "type": kind, "param": None}}
 

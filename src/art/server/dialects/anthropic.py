@@ -20,6 +20,8 @@ from art.server.dialects.anthropic_request import (
     parse_count_request,
     parse_messages_request,
 )
+from art.server.dialects.anthropic_thread import continued
+from art.server.dialects.responses_chain import Records
 from art.server.dialects.serving import call_headers, serve
 from art.server.responses import error_response
 from art.server.state import Gateway
@@ -49,7 +51,7 @@ class MessagesDialect:
         return parse_messages_request(body, size=size)
 
     async def resolve(self, ask: MessagesRequest, gateway: Gateway, principal: Principal) -> MessagesRequest:
-        return ask  # the whole history is in the request
+        return await continued(ask, Records(gateway.store, principal))
 
     def whole(self, ask: MessagesRequest, done: Completed) -> dict[str, Any]:
         return message(done, show_thinking=ask.show_thinking)

@@ -225,7 +225,7 @@ def _tool(item: object, where: str) -> Tool:
 _MODES: dict[str, Any] = {"auto": "auto", "any": "required", "tool": "named", "none": "none"}
 
 
-def parse_tool_choice(data: object, tools: Sequence[Tool]) -> tuple[ToolChoice, bool]:
+def parse_tool_choice(data: object) -> tuple[ToolChoice, bool]:
     """Whether a tool must be called, and whether several may be."""
     if data is None:
         return ToolChoice(), True
@@ -235,12 +235,13 @@ def parse_tool_choice(data: object, tools: Sequence[Tool]) -> tuple[ToolChoice, 
     several = data.get("disable_parallel_tool_use")
     if several is not None and not isinstance(several, bool):
         raise InvalidInput("`tool_choice.disable_parallel_tool_use` must be true or false")
-    mode = _MODES[kind]
-    if mode in ("required", "named") and not tools:
-        raise InvalidInput(f"`tool_choice` {kind!r} needs `tools`")
-    if mode != "named":
-        return ToolChoice(mode), not several
-    name = _string(data, "name", "tool_choice")
-    if all(tool.function.name != name for tool in tools):
-        raise InvalidInput(f"`tool_choice.name` is {name[:80]!r}, which is none of the `tools`")
-    return ToolChoice("named", name), not several
+    name = _string(data, "name", "tool_choice") if kind == "tool" else None
+    return ToolChoice(_MODES[kind], name), not several
+
+
+def check_tool_choice(choice: ToolChoice, tools: Sequence[Tool]) -> None:
+    """InvalidInput where a call is demanded that no tool can be the answer to."""
+    if choice.mode in ("required", "named") and not tools:
+        raise InvalidInput("this `tool_choice` needs `tools`")
+    if choice.mode == "named" and all(tool.function.name != choice.name for tool in tools):
+        raise InvalidInput(f"`tool_choice.name` is {str(choice.name)[:80]!r}, which is none of the `tools`")

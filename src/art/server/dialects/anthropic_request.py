@@ -11,7 +11,12 @@ from typing import Any
 
 from art.errors import InvalidInput, UnsupportedOption
 from art.server.calls import CallRequest
-from art.server.dialects.anthropic_messages import parse_conversation, parse_tool_choice, parse_tools
+from art.server.dialects.anthropic_messages import (
+    check_tool_choice,
+    parse_conversation,
+    parse_tool_choice,
+    parse_tools,
+)
 from art.server.dialects.options import (
     MAX_STOPS,
     flag,
@@ -28,8 +33,10 @@ DIALECT = "anthropic.messages"
 HARMLESS = frozenset(
     {
         "betas",
+        "billing_policy",
         "cache_control",
         "diagnostics",
+        "fallback_credit_token",
         "inference_geo",
         "metadata",
         "service_tier",
@@ -39,7 +46,9 @@ HARMLESS = frozenset(
 )
 #: Options with the values that mean what is done anyway; any other value is refused.
 NEUTRAL: dict[str, tuple[object, ...]] = {
+    "compaction": (None,),
     "container": (None,),
+    "fallbacks": (None, []),
     "mcp_servers": (None, []),
     "speed": (None, "standard"),
 }
@@ -51,9 +60,10 @@ _PROMPT = [
     "tool_choice",
     "thinking",
     "output_config",
+    "output_format",
     "context_management",
 ]
-_SAMPLING = ["max_tokens", "stop_sequences", "temperature", "top_p", "top_k", "seed", "stream"]
+_SAMPLING = ["thread", "max_tokens", "stop_sequences", "temperature", "top_p", "top_k", "seed", "stream"]
 COUNTED = frozenset({*_PROMPT, *HARMLESS, *NEUTRAL})
 KNOWN = frozenset({*COUNTED, *_SAMPLING})
 
@@ -67,19 +77,27 @@ class MessagesRequest(Ask):
 
     show_thinking: bool
     """False: thinking blocks come without their text, with their signature alone."""
+    previous: str | None = None
+    """The message whose conversation goes on (`thread`); the request then has the new messages only."""
 
 
 def parse_messages_request(body: object, *, size: int = 0) -> MessagesRequest:
     """InvalidInput or UnsupportedOption naming the option that cannot be followed. `size`: bytes of the body."""
     body = _object(body, KNOWN)
+    previous = _previous(body)
+    call = _call(body, _sampling(body), size)
+    if previous is None:
+        check_tool_choice(call.tool_choice, call.tools)
     return MessagesRequest(
-        call=_call(body, _sampling(body), size), stream=flag(body, "stream"), show_thinking=_shown(body)
+        call=call, stream=flag(body, "stream"), show_thinking=_shown(body), previous=previous
     )
 
 
 def parse_count_request(body: object, *, size: int = 0) -> CallRequest:
     """A request of `count_tokens`: the prompt's options, without those of sampling."""
-    return _call(_object(body, COUNTED), {}, size)
+    call = _call(_object(body, COUNTED), {}, size)
+    check_tool_choice(call.tool_choice, call.tools)
+    return call
 
 
 def _object(body: object, known: frozenset[str]) -> dict[str, Any]:
@@ -96,7 +114,7 @@ def _call(body: Mapping[str, Any], asked: dict[str, Any], size: int) -> CallRequ
         raise InvalidInput("`model` must be the name of a model", hint="GET /v1/models lists them")
     _check_edits(body.get("context_management"))
     tools = parse_tools(body.get("tools"))
-    choice, several = parse_tool_choice(body.get("tool_choice"), tools)
+    choice, several = parse_tool_choice(body.get("tool_choice"))
     effort, schema = _output(body)
     return CallRequest(
         model=model,
@@ -110,6 +128,22 @@ def _call(body: Mapping[str, Any], asked: dict[str, Any], size: int) -> CallRequ
         dialect=DIALECT,
         size=size,
     )
+
+
+def _previous(body: Mapping[str, Any]) -> str | None:
+    """The message that a thread goes on from; None for a thread's first request and for one without a thread."""
+    thread = _config(body, "thread")
+    if not thread or thread.get("type") == "create":  # every answer is kept here
+        return None
+    previous = thread.get("previous_message_id")
+    if thread.get("type") != "continue" or not isinstance(previous, str):
+        raise InvalidInput(
+            '`thread` must be {"type": "create"} or {"type": "continue", "previous_message_id": ...}'
+        )
+    for name in ("system", "tools"):
+        if body.get(name):
+            raise InvalidInput(f"`{name}` cannot be given anew to a `thread` that goes on")
+    return previous
 
 
 def _sampling(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,7 +187,7 @@ def _output(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | N
     """Effort as a wish, and the JSON schema of the answer."""
     config = _config(body, "output_config")
     refuse_unknown(config, {"effort", "format"})
-    effort, form = config.get("effort"), config.get("format")
+    effort, form = config.get("effort"), config.get("format") or body.get("output_format")
     if effort is not None and effort not in tuple(_EFFORTS):
         raise InvalidInput(f"`output_config.effort` must be one of {', '.join(_EFFORTS)}")
     wish = {} if effort is None else {"reasoning_effort": _EFFORTS[effort]}

@@ -85,10 +85,14 @@ class Records:
             )
         return found
 
+    async def given(self, recorded: Recorded) -> list[Message]:
+        """All messages that a call was given."""
+        given = await self._store.history_of(recorded.call.call_id)
+        return [Message.model_validate(message) for message in given]
+
     async def history(self, recorded: Recorded) -> tuple[str | None, list[Message]]:
         """The instructions of a response, and the messages it was given without them."""
-        given = await self._store.history_of(recorded.call.call_id)
-        messages = [Message.model_validate(message) for message in given]
+        messages = await self.given(recorded)
         if recorded.text.kept["instructions"]:
             return messages[0].text, messages[1:]
         return None, messages
