@@ -107,7 +107,8 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         return None
 
     def bind(self, info: wire.ModelInfo, *, url: str, key: str, base_path: str | None) -> None:
-        """Take over what the server answered to the registration."""
+        """Take over what the server knows of the model; it need not be registered again."""
+        self._registered = True
         self._inference_base_url = f"{url}/v1"
         self._inference_api_key = key
         self._step = info.step
@@ -211,8 +212,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
                 self.backend()  # ConfigError where none was registered
                 self._openai = server_client(self)
             else:
-                name = (self.project, self.name)
-                self._openai = plain_client(self._inference_base_url, self._inference_api_key, model=name)
+                self._openai = plain_client(self)
         client: AsyncOpenAI = self._openai
         return client
 

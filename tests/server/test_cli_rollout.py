@@ -54,6 +54,8 @@ class Command:
     def __init__(self, served: Served, folder: Path) -> None:
         self.served = served
         self.folder = folder
+        self.key = ""
+        """Instead of the server's own."""
 
     def agent(self, code: str) -> list[str]:
         """A Python program that can `ask`."""
@@ -75,7 +77,7 @@ class Command:
         ]
 
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "ART_API_KEY": self.served.server.admin_key}
+        return {**os.environ, "ART_API_KEY": self.key or self.served.server.admin_key}
 
     def __call__(
         self, command: str, *options: str, program: Sequence[str], exit_status: int = 0
@@ -214,6 +216,12 @@ def test_a_failure_of_the_server_is_never_a_bad_run(command: Command) -> None:
 def test_a_program_that_never_calls_is_told_apart(command: Command) -> None:
     result = command.result(program=["true"], exit_status=3)
     assert (result["status"], result["calls"]) == ("no_calls", 0)
+
+
+def test_a_key_that_may_open_rollouts_is_enough(command: Command) -> None:
+    made = command.served.api("POST", "keys", {"role": "rollout", "project": "tests"})
+    command.key = made["key"]
+    assert command.result(program=command.agent("ask('a fruit')"))["reward"] == 1.0
 
 
 def test_evaluation_leaves_the_programs_sampling(command: Command) -> None:

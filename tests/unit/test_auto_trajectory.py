@@ -324,6 +324,19 @@ def test_a_stream_that_was_left_is_not_part_of_it(model: Model) -> None:
     assert asyncio.run(art.capture_auto_trajectory(agent())).messages_and_choices == []
 
 
+def test_calls_that_are_no_chat_completions_are_said_to_be_elsewhere(
+    model: Model, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with art.rollout(model) as session:
+        client = session.sync_anthropic_client()
+        answer = client.messages.create(model="claude", max_tokens=9, messages=[says("a fruit")])  # type: ignore[typeddict-item]
+        assert answer.content
+        assert art.auto_trajectory(required=True).messages_and_choices == []
+        session.reward = 1.0
+    assert "calls to /messages are not in auto_trajectory" in capfd.readouterr().err
+    assert len(session.trajectory.messages_and_choices) == 2
+
+
 # -- without a server
 
 

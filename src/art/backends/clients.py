@@ -62,15 +62,17 @@ def server_client(model: Model[Any, Any]) -> AsyncOpenAI:
     )
 
 
-def plain_client(base_url: str | None, api_key: str | None, *, model: tuple[str, str]) -> AsyncOpenAI:
-    """A client of any OpenAI-compatible service; None leaves the choice to the openai package.
+def plain_client(model: Model[Any, Any]) -> AsyncOpenAI:
+    """A client of any OpenAI-compatible service; what the model does not say is left to the openai package.
 
-    `model`: project and name of the model it stands for. ConfigError when there is no key.
+    ConfigError when there is no key.
     """
     from openai import AsyncOpenAI, DefaultAsyncHttpxClient, OpenAIError
 
+    known = model.__pydantic_private__ or {}
+    base_url, api_key = known.get("_inference_base_url"), known.get("_inference_api_key")
     timeout = httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
-    http = DefaultAsyncHttpxClient(timeout=timeout, event_hooks=Recorder(model).hooks())
+    http = DefaultAsyncHttpxClient(timeout=timeout, event_hooks=Recorder((model.project, model.name)).hooks())
     try:
         return AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout, http_client=http)
     except OpenAIError as error:
@@ -202,10 +204,17 @@ class Recorder:
         recording = current_recording()
         if self._own is not None and (recording is None or recording.rollout_id != self._own.rollout_id):
             recording = self._own  # called from a thread without our context, or from another rollout's
-        wanted = response.is_success and response.request.url.path.endswith("/chat/completions")
-        if recording is None or not wanted or not recording.belongs(self._model):
+        route = response.request.url.path.rpartition("/v1")[2]
+        if recording is None or not response.is_success or response.request.method != "POST":
             return None
-        return _Answer(recording, response)
+        if route in _ELSEWHERE:
+            recording.note_elsewhere(route)
+        wanted = route.endswith("/chat/completions") and recording.belongs(self._model)
+        return _Answer(recording, response) if wanted else None
+
+
+_ELSEWHERE = frozenset({"/responses", "/messages", "/completions"})
+"""Dialects that are recorded by the server and do not fit into `messages_and_choices`."""
 
 
 class _Answer:

@@ -88,6 +88,11 @@ async def choose_model(backend: ServerBackend, name: str | None, base_model: str
         )
     else:
         model = _known_model(info)
+        model.register(backend)
+        # Bound, not registered: a key that may open rollouts need not be one that may register.
+        endpoint = await backend.connection.endpoint()
+        model.bind(info, url=endpoint.url, key=endpoint.key, base_path=backend.base_path())
+        return Chosen(model, step)
     await model.register(backend)
     return Chosen(model, step)
 

@@ -22,6 +22,7 @@ from art.rollouts.wrap import WrappedAgent
 from art.trajectories import Trajectory
 
 if TYPE_CHECKING:
+    from anthropic import Anthropic, AsyncAnthropic
     from openai import AsyncOpenAI, OpenAI
 
 
@@ -46,6 +47,18 @@ class ChildSession:
         from openai import OpenAI
 
         return OpenAI(base_url=self.base_url, api_key=self.api_key)
+
+    def anthropic_client(self) -> AsyncAnthropic:
+        """An AsyncAnthropic bound to the rollout."""
+        from anthropic import AsyncAnthropic
+
+        return AsyncAnthropic(base_url=self.env["ANTHROPIC_BASE_URL"], api_key=self.api_key)
+
+    def sync_anthropic_client(self) -> Anthropic:
+        """An Anthropic bound to the rollout."""
+        from anthropic import Anthropic
+
+        return Anthropic(base_url=self.env["ANTHROPIC_BASE_URL"], api_key=self.api_key)
 
     @property
     def model(self) -> Any:

@@ -70,11 +70,14 @@ def require_gateway(clients: list[Any], gateway_url: str) -> list[Any]:
 
 @contextmanager
 def pointed_at(clients: list[Any], base_url: str, api_key: str) -> Iterator[None]:
-    """Send the clients' calls to a session while the block runs, then back."""
+    """Send the clients' calls to a session while the block runs, then back. `base_url` ends with `/v1`, which
+    Anthropic's clients append by themselves."""
     before = [(client, client.base_url, client.api_key) for client in clients]
     try:
         for client in clients:
-            client.base_url, client.api_key = base_url, api_key
+            anthropic = type(client).__module__.partition(".")[0] == "anthropic"
+            client.base_url = base_url.removesuffix("/v1") if anthropic else base_url
+            client.api_key = api_key
         yield
     finally:
         for client, url, key in before:

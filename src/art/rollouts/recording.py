@@ -16,10 +16,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from art.utils.console import Notices
+
 if TYPE_CHECKING:
     from art.trajectories import History, Trajectory
 
 log = logging.getLogger(__name__)
+notices = Notices()
 
 COMPRESSION = 1
 """zlib level. A streamed answer repeats its keys with every token: even the fastest level makes it ten times smaller."""
@@ -35,6 +38,7 @@ class Recording:
         self._trajectory: Trajectory | None = None
         self._siblings: dict[int, list[Any]] = {}
         """The choices of a call by the id of the one that stands in a history."""
+        self._elsewhere: set[str] = set()
         self._lock = threading.RLock()
 
     def belongs(self, model: object) -> bool:
@@ -43,6 +47,11 @@ class Recording:
             if self._owner is None:
                 self._owner = model
             return self._owner == model
+
+    def note_elsewhere(self, dialect: str) -> None:
+        """A call in a dialect whose answers are no chat choices: the server has it, the trajectory cannot."""
+        with self._lock:
+            self._elsewhere.add(dialect)
 
     def add(self, request: bytes, answer: bytes) -> None:
         """A chat completion: the request's body and the whole answer, JSON or server-sent events."""
@@ -64,6 +73,11 @@ class Recording:
                 for request, answer in self._kept:
                     self._place(zlib.decompress(request), zlib.decompress(answer))
                 self._kept.clear()
+            notices.show(
+                f"calls to {dialect} are not in auto_trajectory, which holds chat completions; "
+                "session.trajectory of art.rollout has them"
+                for dialect in sorted(self._elsewhere)
+            )
             return self._trajectory
 
     def _place(self, request: bytes, answer: bytes) -> None:

@@ -42,6 +42,14 @@ class SessionValues(Protocol):
         """An OpenAI bound to the rollout."""
         ...
 
+    def anthropic_client(self) -> Any:
+        """An AsyncAnthropic bound to the rollout."""
+        ...
+
+    def sync_anthropic_client(self) -> Any:
+        """An Anthropic bound to the rollout."""
+        ...
+
 
 @dataclass(frozen=True)
 class CallPlan:
@@ -50,7 +58,7 @@ class CallPlan:
     function: Callable[..., Any]
     task: inspect.Parameter | None
     given: Mapping[str, str]
-    """Parameter name -> a value of GIVEN, or "sync_client" / "async_client"."""
+    """Parameter name -> a value of GIVEN or of _CLIENTS."""
     is_async: bool
 
     @property
@@ -123,9 +131,16 @@ def _annotation(parameter: inspect.Parameter) -> str:
 
 
 def _client_class(parameter: inspect.Parameter) -> str | None:
-    """ "sync_client" or "async_client" where the annotation is one of openai's clients."""
-    last = _annotation(parameter).split("|")[0].strip().rpartition(".")[2]
-    return {"OpenAI": "sync_client", "AsyncOpenAI": "async_client"}.get(last)
+    """The kind of client that the annotation names: one of openai's or anthropic's."""
+    return _CLIENTS.get(_annotation(parameter).split("|")[0].strip().rpartition(".")[2])
+
+
+_CLIENTS = {
+    "OpenAI": "sync_client",
+    "AsyncOpenAI": "async_client",
+    "Anthropic": "sync_anthropic",
+    "AsyncAnthropic": "async_anthropic",
+}
 
 
 def _kind_of(parameter: inspect.Parameter, parameters: list[inspect.Parameter], is_async: bool) -> str:
@@ -144,6 +159,8 @@ def _kind_of(parameter: inspect.Parameter, parameters: list[inspect.Parameter], 
 _ASKED = {
     "sync_client": "a client",
     "async_client": "an async client",
+    "sync_anthropic": "an Anthropic client",
+    "async_anthropic": "an async Anthropic client",
     "base_url": "a base URL",
     "api_key": "an API key",
     "env": "an environment",
@@ -164,6 +181,10 @@ def given_value(kind: str, session: SessionValues | None) -> Any:
         return session.sync_openai_client()
     if kind == "async_client":
         return session.openai_client()
+    if kind == "sync_anthropic":
+        return session.sync_anthropic_client()
+    if kind == "async_anthropic":
+        return session.anthropic_client()
     if kind == "session":
         return session
     return getattr(session, kind)

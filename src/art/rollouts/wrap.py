@@ -246,6 +246,8 @@ class WrappedAgent:
         return CallPlan(plan.function, None, plan.given, is_async=plan.is_async)
 
     def _entry_plan(self, agent: Any) -> CallPlan:
+        if self._entry is None and _is_function(agent):  # a factory may make a function
+            return plan_call(agent, label=self._label)
         names = (self._entry,) if self._entry else _ENTRIES
         for name in names:
             method = getattr(agent, name, None)
