@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from art.types.tokens import BlobRef
 
 HERE = Path(__file__).parent
 PYTHON = os.environ["ART_CLIENTS_PYTHON"]
+TOKEN_LOG = "ART_ENGINE__TOKEN_LOG"
 OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 """LiteLLM fetches a price list when it is imported, and waits for it."""
 SECONDS = 120
@@ -49,7 +49,6 @@ class Zoo:
     server: ArtServer
     forwarder: Forwarder
     model: art.TrainableModel[Any, Any]
-    log: Path
 
     def api(self, path: str) -> Any:
         headers = {"Authorization": f"Bearer {self.server.admin_key}"}
@@ -65,21 +64,22 @@ class Zoo:
 
     def engine_log(self) -> list[tuple[list[int], list[int]]]:
         """Prompt and sampled tokens of every request, written by the engine itself."""
-        records = [json.loads(line) for line in self.log.read_text().splitlines()]
+        log = Path(self.server.environment[TOKEN_LOG])
+        records = [json.loads(line) for line in log.read_text().splitlines()]
         return [(record["prompt_token_ids"], record["token_ids"]) for record in records]
 
 
 @contextmanager
 def serve(folder: Path, base_model: Path, **options: Any) -> Iterator[Zoo]:
-    log = folder / "tokens.jsonl"
-    with ArtServer(folder / "art", **options, environment={"ART_ENGINE__TOKEN_LOG": str(log)}) as server:
+    """A server on a folder, and a model of its own on it."""
+    with ArtServer(folder / "art", **options) as server:
         forwarder = Forwarder(server.port)
         with art.RemoteBackend(forwarder.url, server.admin_key) as backend:
             model: art.TrainableModel[Any, Any] = art.TrainableModel(
                 name="zoo", project="clients", base_model=str(base_model)
             )
             model.register(backend)
-            yield Zoo(server, forwarder, model, log)
+            yield Zoo(server, forwarder, model)
         forwarder.close()
 
 
@@ -87,15 +87,15 @@ def serve(folder: Path, base_model: Path, **options: Any) -> Iterator[Zoo]:
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zoo]:
     """With the scripted engine."""
     folder = tmp_path_factory.mktemp("clients")
-    with serve(
-        folder, tiny_model(folder / "model", warm=False, context_length=CONTEXT), script=SCRIPT
-    ) as zoo:
+    base_model = tiny_model(folder / "model", warm=False, context_length=CONTEXT)
+    environment = {TOKEN_LOG: str(folder / "tokens.jsonl")}
+    with serve(folder, base_model, script=SCRIPT, environment=environment) as zoo:
         yield zoo
 
 
 def run(program: Program, *options: str, env: dict[str, str], folder: Path) -> dict[str, Any]:
     """The last line that the program prints. It must end well."""
-    file = HERE / "programs" / program.file
+    file = HERE / program.file
     starter = {".py": [PYTHON], ".mjs": ["node"], ".sh": ["sh"]}[file.suffix]
     done = subprocess.run(
         [*starter, str(file), *program.options, *options],
@@ -182,12 +182,19 @@ def compare(zoo: Zoo, calls: list[dict[str, Any]]) -> dict[str, Any]:
     """Hold the recorded tokens against the engine's log and against one another."""
     log = zoo.engine_log()
     known = [zoo.tokens(call) for call in calls]
-    for found in known:
-        assert log.count(found) >= 1, "the engine never sampled what was recorded"
-    reused = sum(
-        prompt[: len(before[0]) + len(before[1])] == before[0] + before[1]
-        for before, (prompt, _) in pairwise(known)
-    )
+    for prompt, sampled in known:
+        # Behind a stop string the engine may have sampled on.
+        found = bool(sampled) and any(
+            given == prompt and tokens[: len(sampled)] == sampled for given, tokens in log
+        )
+        assert found, "the engine never sampled what was recorded"
+    reused = 0
+    for before, after, earlier, later in zip(calls, calls[1:], known, known[1:], strict=False):
+        tokens = earlier[0] + earlier[1]
+        if after["reused_token_count"] >= len(tokens):
+            assert later[0][: len(tokens)] == tokens
+            assert after["parent_call_id"] == before["call_id"]
+            reused += 1
     return {
         "calls": len(calls),
         "later_turns": len(calls) - 1,
@@ -199,11 +206,11 @@ def compare(zoo: Zoo, calls: list[dict[str, Any]]) -> dict[str, Any]:
 @pytest.mark.slow
 def test_what_a_program_said_is_trained(tmp_path: Path) -> None:
     """A real model behind the same program: a group of four runs, one step, every sampled token in it."""
-    (program,) = (item for item in PROGRAMS if item.file == "openai_chat.py")
+    (program,) = (item for item in PROGRAMS if item.name == "openai_chat")
     with serve(tmp_path, tiny_model(tmp_path / "model"), engine="torch") as zoo:
 
         def one(reward: float) -> art.Trajectory:
-            with art.rollout(zoo.model, scenario_id="warmer", limits={"calls": 4}) as session:
+            with art.rollout(zoo.model, scenario_id="warmer", limits={"max_calls": 4}) as session:
                 assert isinstance(run(program, env=session.env, folder=tmp_path)["answer"], str)
                 session.reward = reward
             return session.trajectory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 ANSWER = "It is 7 degrees warmer in Oslo than in Rome."
@@ -10,7 +11,7 @@ ANSWER = "It is 7 degrees warmer in Oslo than in Rome."
 
 @dataclass(frozen=True)
 class Program:
-    """One way of asking: a file of `programs/` with its options."""
+    """One way of asking: a file with its options."""
 
     client: str
     """For people: the library, and the way it is used where there are several."""
@@ -25,35 +26,53 @@ class Program:
 
     @property
     def name(self) -> str:
-        return " ".join((self.file.split(".")[0], *(option.strip("-") for option in self.options)))
+        return " ".join((Path(self.file).stem, *(option.strip("-") for option in self.options)))
 
 
 CHAT, RESPONSES, ANTHROPIC = "openai.chat", "openai.responses", "anthropic.messages"
 PROGRAMS = (
-    Program("openai, chat", "openai", CHAT, "openai_chat.py"),
-    Program("openai, responses", "openai", RESPONSES, "openai_responses.py"),
-    Program("openai, previous_response_id", "openai", RESPONSES, "openai_responses_chained.py"),
-    Program("anthropic", "anthropic", ANTHROPIC, "anthropic_messages.py"),
-    Program("LangGraph, ChatOpenAI", "langgraph", CHAT, "langgraph_agent.py"),
-    Program("LangGraph, Responses", "langgraph", RESPONSES, "langgraph_agent.py", ("--responses",)),
-    Program("LangGraph, ChatAnthropic", "langgraph", ANTHROPIC, "langgraph_agent.py", ("--anthropic",)),
-    Program("OpenAI Agents SDK", "openai-agents", RESPONSES, "openai_agents.py"),
-    Program("OpenAI Agents SDK, chat", "openai-agents", CHAT, "openai_agents.py", ("--chat",)),
-    Program("pydantic-ai, chat", "pydantic-ai-slim", CHAT, "pydantic_ai_agent.py"),
+    Program("openai, chat", "openai", CHAT, "programs/openai_chat.py"),
+    Program("openai, responses", "openai", RESPONSES, "programs/openai_responses.py"),
+    Program("openai, previous_response_id", "openai", RESPONSES, "programs/openai_responses_chained.py"),
+    Program("anthropic", "anthropic", ANTHROPIC, "programs/anthropic_messages.py"),
+    Program("LangGraph, ChatOpenAI", "langgraph", CHAT, "programs/langgraph_agent.py"),
+    Program("LangGraph, Responses", "langgraph", RESPONSES, "programs/langgraph_agent.py", ("--responses",)),
     Program(
-        "pydantic-ai, responses", "pydantic-ai-slim", RESPONSES, "pydantic_ai_agent.py", ("--responses",)
+        "LangGraph, ChatAnthropic", "langgraph", ANTHROPIC, "programs/langgraph_agent.py", ("--anthropic",)
+    ),
+    Program("OpenAI Agents SDK", "openai-agents", RESPONSES, "programs/openai_agents.py"),
+    Program("OpenAI Agents SDK, chat", "openai-agents", CHAT, "programs/openai_agents.py", ("--chat",)),
+    Program("pydantic-ai, chat", "pydantic-ai-slim", CHAT, "programs/pydantic_ai_agent.py"),
+    Program(
+        "pydantic-ai, responses",
+        "pydantic-ai-slim",
+        RESPONSES,
+        "programs/pydantic_ai_agent.py",
+        ("--responses",),
     ),
     Program(
-        "pydantic-ai, anthropic", "pydantic-ai-slim", ANTHROPIC, "pydantic_ai_agent.py", ("--anthropic",)
+        "pydantic-ai, anthropic",
+        "pydantic-ai-slim",
+        ANTHROPIC,
+        "programs/pydantic_ai_agent.py",
+        ("--anthropic",),
     ),
-    Program("smolagents, ToolCallingAgent", "smolagents", CHAT, "smolagents_agent.py", rewrites=True),
     Program(
-        "smolagents, CodeAgent", "smolagents", CHAT, "smolagents_agent.py", ("--code",), 2, rewrites=True
+        "smolagents, ToolCallingAgent", "smolagents", CHAT, "programs/smolagents_agent.py", rewrites=True
     ),
-    Program("LiteLLM, openai/", "litellm", CHAT, "litellm_agent.py"),
-    Program("LiteLLM, anthropic/", "litellm", ANTHROPIC, "litellm_agent.py", ("--anthropic",)),
-    Program("npm openai, runTools", "npm:openai", CHAT, "openai_node.mjs"),
-    Program("curl", "curl", CHAT, "curl.sh"),
+    Program(
+        "smolagents, CodeAgent",
+        "smolagents",
+        CHAT,
+        "programs/smolagents_agent.py",
+        ("--code",),
+        2,
+        rewrites=True,
+    ),
+    Program("LiteLLM, openai/", "litellm", CHAT, "programs/litellm_agent.py"),
+    Program("LiteLLM, anthropic/", "litellm", ANTHROPIC, "programs/litellm_agent.py", ("--anthropic",)),
+    Program("npm openai, runTools", "npm:openai", CHAT, "node/agent.mjs"),
+    Program("curl", "curl", CHAT, "programs/curl.sh"),
 )
 
 
@@ -70,7 +89,8 @@ Thought: I look it up.
 print(get_weather(city="Oslo"))
 print(get_weather(city="Rome"))
 </code>"""
-_DEGREES = r"Oslo: (\d+) degrees.*Rome: (\d+) degrees"
+# In whatever order: smolagents sorts the results of parallel calls by their ids.
+_DEGREES = r"(?=.*Oslo: (\d+) degrees)(?=.*Rome: (\d+) degrees)"
 SCRIPT: dict[str, Any] = {
     "token_delay_ms": 1,
     "tail_chars": 20_000,
@@ -99,7 +119,7 @@ SCRIPT: dict[str, Any] = {
             "replies": [r"It is \1 degrees warmer in Oslo than in Rome."],
             "expand": True,
         },
-        {"match": f"{_DEGREES}{_TURN}", "replies": [_SUBTRACT], "expand": True},
+        {"match": rf"\A{_DEGREES}.*degrees{_TURN}", "replies": [_SUBTRACT], "expand": True},
         {"match": f"warmer{_TURN}", "replies": [f"I look it up. {_LOOK}"]},
     ],
     "default": "I do not know.",
