@@ -88,6 +88,26 @@ def test_every_call_with_its_fate(served: Served) -> None:
     assert "filtered: not continued" in shown
 
 
+def test_the_main_branch_goes_past_a_title_and_over_the_choice_that_was_continued(served: Served) -> None:
+    opened = served.open()
+    agent = served.agent(opened)
+    agent.chat.completions.create(
+        model="x", messages=[{"role": "system", "content": "Titles."}, *says("greet")]
+    )
+    asked: list[Any] = says("a fruit")
+    fruits = agent.chat.completions.create(model="x", messages=asked, tools=TOOLS, n=6)
+    chosen = next(c for c in fruits.choices if c.message.content != fruits.choices[0].message.content)
+    asked += [chosen.message, *says("count")]
+    agent.chat.completions.create(model="x", messages=asked, tools=TOOLS)
+    info = served.rollout(opened["rollout_id"])
+    assert [call["branch"] for call in info["calls"]] == [0, 1, 1]
+    assert [call["auxiliary"] for call in info["calls"]] == [True, False, False]
+    said = [message["content"] for message in info["messages"]]
+    assert said == ["a fruit", chosen.message.content, "count", "one two three four five"]
+    assert info["messages"][1]["choice"]["index"] == chosen.index
+    assert fates(explained(served, opened["rollout_id"])).count(("filtered", "not continued")) == 5
+
+
 def test_what_a_client_left_and_what_an_evaluation_made(served: Served) -> None:
     opened = served.open(purpose="evaluate")
     served.agent(opened).chat.completions.create(model="alpha", messages=says("count"), temperature=0)

@@ -11,7 +11,7 @@ from art.server.endpoint import ApiCall, ApiRoute
 from art.server.explain import explain
 from art.server.history import evaluation_fates
 from art.server.ownership import visible_rollout
-from art.store.records import Outcomes, RewardChange, Role, RolloutRow
+from art.store.records import CallText, Outcomes, RewardChange, Role, RolloutRow
 from art.store.store import Store
 from art.types import wire
 from art.types.explain import Explanation
@@ -103,19 +103,24 @@ async def _info(store: Store, row: RolloutRow) -> wire.RolloutInfo:
 
 
 async def main_branch(store: Store, calls: list[CallRecord]) -> list[dict[str, Any]]:
-    """The messages that lead to the last call of the main branch; answers carry their choice."""
+    """The messages that lead to the last call of the main branch; answers carry their choice.
+
+    The main branch is that of the first call that is not on the side.
+    """
     by_id = {call.call_id: call for call in calls}
-    path: list[CallRecord] = []
-    main = [call for call in calls if not call.auxiliary and call.branch == 0]
-    call = main[-1] if main else None
+    ours = [call for call in calls if not call.auxiliary]
+    call = next((call for call in reversed(ours) if call.branch == ours[0].branch), None)
+    path: list[tuple[CallRecord, CallText, int]] = []
+    continued = 0
     while call is not None:
-        path.insert(0, call)
+        text = await store.text_of(call.call_id)
+        path.insert(0, (call, text, continued))
+        continued = text.parent_choice
         call = by_id.get(call.parent_call_id or "")
     messages: list[dict[str, Any]] = []
-    for call in path:
-        text = await store.text_of(call.call_id)
+    for call, text, continued in path:
         messages += text.tail
-        for choice in call.choices[:1]:
+        for choice in [item for item in call.choices if item.index == continued]:
             message = text.completions[choice.index] if choice.index < len(text.completions) else {}
             messages.append({**message, "choice": _choice(call, choice.index, choice.finish_reason, message)})
     return messages
