@@ -107,12 +107,15 @@ def _sample_chunk(
         elif (request.top_k or request.top_p < 1) and torch.isfinite(blocks.logsumexp_B[row]):
             token_B[row] = truncated_draw(logits_B_V[row], request.top_k, request.top_p, float(u_B_2[row, 0]))
     forced = [False] * len(requests)
-    for row, constraint in enumerate(constraints):
-        if constraint is not None and torch.isfinite(blocks.logsumexp_B[row]):
-            drawn = int(token_B[row])
-            token_B[row], forced[row] = constrained(
-                logits_B_V[row], drawn, requests[row], positions[row], constraint
-            )
+    if any(constraint is not None for constraint in constraints):
+        # One transfer for all rows; most draws are allowed.
+        drawn_B, finite_B = token_B.tolist(), torch.isfinite(blocks.logsumexp_B).tolist()
+        for row, constraint in enumerate(constraints):
+            if constraint is not None and finite_B[row]:
+                drawn_B[row], forced[row] = constrained(
+                    logits_B_V[row], drawn_B[row], requests[row], positions[row], constraint
+                )
+        token_B = token_B.new_tensor(drawn_B)
     logprob_B = (logits_B_V.gather(1, token_B[:, None]).squeeze(1) - blocks.logsumexp_B).tolist()
     tops = [
         _top(logits_B_V[row], blocks.logsumexp_B[row], request.top_logprobs)
