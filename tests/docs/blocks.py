@@ -12,6 +12,7 @@ FILES = (
     "CONTRIBUTING.md",
     "docs/training.md",
     "docs/server.md",
+    "docs/capture.md",
     "docs/responses.md",
     "docs/anthropic.md",
     "docs/structured-output.md",
