@@ -140,6 +140,8 @@ class TokenGraph:
             longer = found is None or node.length >= found.length
             if longer and node.length <= len(prompt) and np.array_equal(node.tokens, prompt[: node.length]):
                 found = node
+        if found is not None and found in self._leaves:
+            self._leaves.move_to_end(found)
         return found
 
     def branch_for(self, node: Node | None, digest: str) -> int:
