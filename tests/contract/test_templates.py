@@ -17,14 +17,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+sys.path[:0] = [str(Path(__file__).parents[1] / "unit"), str(Path(__file__).parent)]
 
 import formats_kit
 import templates_kit
+import templates_table
 import tokens_kit as kit
 
 from art.errors import ConfigError
-from art.tokens.formats import choose_formats
+from art.tokens.formats import REASONING_FORMATS, TOOL_FORMATS, choose_formats
 from art.tokens.proof import Proof, prove, takes
 from art.tokens.renderer import Renderer
 from art.tokens.tools import assistant_message
@@ -197,8 +198,6 @@ def test_what_is_rendered_is_what_transformers_renders(name: str, data: st.DataO
 
 NOT_WRITTEN = {
     "lfm2": "calls are left out",
-    "lfm2_v2": "calls as Python code",
-    "lfm2_2_5_v2": "calls as Python code",
     "muse_glimmer": "recipients of its own",
 }
 """Templates whose way to write answers or calls has no parser here: they reach the agent as text."""
@@ -233,3 +232,29 @@ def test_what_the_template_writes_for_a_message_is_read_as_that_message(
     assert said == expected
     assert message.text.strip() == answer.text
     assert message.reasoning in ((reasoning,) if reasoning and reasoning in text else (None,))
+
+
+# -- the docs
+
+
+def test_the_docs_show_the_table_as_it_is() -> None:
+    assert templates_table.written() == templates_table.table()
+
+
+def test_the_docs_show_what_smollm2_sees() -> None:
+    function = {
+        "name": "get_weather",
+        "description": "The weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    }
+    tool = Tool.model_validate({"type": "function", "function": function})
+    call = kit.assistant(None, ("get_weather", '{"city": "Rome"}'))
+    messages = [kit.system("Be brief."), kit.user("Weather in Rome?"), call, kit.tool("rain")]
+    seen = templates_kit.renderer("smollm2").text(messages, tools=[tool])
+    assert f"```text\n{seen}```" in templates_table.DOCS.read_text(encoding="utf-8")
+
+
+def test_the_docs_name_every_format() -> None:
+    text = templates_table.DOCS.read_text(encoding="utf-8")
+    assert [item.name for item in TOOL_FORMATS if f"`{item.name}`" not in text] == []
+    assert [name for name in REASONING_FORMATS if f"`{name}`" not in text] == []

@@ -19,6 +19,7 @@ from art.tokens.parsers.hermes import Hermes
 from art.tokens.parsers.llama3 import Llama3
 from art.tokens.parsers.mistral import Mistral
 from art.tokens.parsers.plain_json import PlainJson
+from art.tokens.parsers.pythonic import Pythonic
 from art.tokens.parsers.qwen3_coder import Qwen3Coder
 from art.tokens.tools import assistant_message, call_text
 from art.types.messages import ToolCall
@@ -34,6 +35,7 @@ FORMS: dict[str, Form] = {
     "deepseek": DeepSeek(),
     "gemma": Gemma(),
     "functiongemma": FUNCTION_GEMMA,
+    "pythonic": Pythonic(),
 }
 PARIS = ("call", ("get_weather", {"city": "Paris"}))
 CALL = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
@@ -48,6 +50,8 @@ D_OPEN, D_CLOSE = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 D_CALL = '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris"}\n```<｜tool▁call▁end｜>'
 D_SHORT = '<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris"}<｜tool▁call▁end｜>'
 PARAMETERS = CALL.replace("arguments", "parameters")
+
+PYTHON = "<|tool_call_start|>[get_weather(city='Paris')]<|tool_call_end|>"
 
 FOUND: list[tuple[str, str, kit.Shape]] = [
     ("hermes", TAGGED, [PARIS]),
@@ -77,6 +81,12 @@ FOUND: list[tuple[str, str, kit.Shape]] = [
     ("mistral", '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}', [PARIS]),
     ("mistral", '[TOOL_CALLS]get_weather[CALL_ID]abc123def[ARGS]{"city": "Paris"}[TOOL_CALLS]look_up[ARGS]{}', [PARIS, ("call", ("look_up", {}))]),
     ("mistral", '[TOOL_CALLS]get_weather{"city": "Paris"}', [PARIS]),
+    # As mistral-common 1.13.1 writes it (tekken, version 3).
+    (
+        "mistral",
+        '[TOOL_CALLS][{"name": "look_up", "arguments": {"key": "a"}, "id": "abcdefghi"}]',
+        [("call", ("look_up", {"key": "a"}))],
+    ),
     ("qwen3_coder", CODER, [PARIS]),
     ("qwen3_coder", f"I look.\n\n{CODER}\n{CODER}", [("text", "I look.\n\n"), PARIS, PARIS]),
     ("qwen3_coder", CODER.removeprefix("<tool_call>\n").removesuffix("\n</tool_call>"), [PARIS]),
@@ -96,6 +106,17 @@ FOUND: list[tuple[str, str, kit.Shape]] = [
     ("gemma", "<|tool_call>call:look_up{}<tool_call|>", [("call", ("look_up", {}))]),
     ("gemma", "<|tool_call>call:look_up{key:7}<tool_call|>", [("call", ("look_up", {"key": "7"}))]),
     ("functiongemma", FUNCTION, [PARIS]),
+    ("pythonic", PYTHON, [PARIS]),
+    ("pythonic", f"I look.{PYTHON}", [("text", "I look."), PARIS]),
+    ("pythonic", PYTHON.replace("]", ", look_up()]"), [PARIS, ("call", ("look_up", {}))]),
+    ("pythonic", "[get_weather(city='Paris')]", [PARIS]),
+    ("pythonic", PYTHON.replace("Paris", "it's \\n so"), [("call", ("get_weather", {"city": "it's \n so"}))]),
+    ("pythonic", PYTHON.replace("'Paris'", '"<|tool_call_end|>"'), [("call", ("get_weather", {"city": "<|tool_call_end|>"}))]),
+    (
+        "pythonic",
+        "[get_weather(days=-3, exact=True, hint=None, ratio=1.5, near=['a', \"b\"], more={\"x\": [1, false]})]",
+        [("call", ("get_weather", {"days": -3, "exact": True, "hint": None, "ratio": 1.5, "near": ["a", "b"], "more": {"x": [1, False]}}))],
+    ),
 ]  # fmt: skip
 
 TEXTS: list[tuple[str, str]] = [
@@ -132,6 +153,11 @@ TEXTS: list[tuple[str, str]] = [
     ("deepseek", f"{D_OPEN}{D_CALL.replace('get_weather', 'unknown')}{D_CLOSE}"),
     ("deepseek", f"{D_OPEN}{D_CLOSE}"),
     ("gemma", GEMMA.replace("get_weather", "unknown")),
+    ("pythonic", PYTHON.replace("get_weather", "unknown")),
+    ("pythonic", PYTHON.replace("'Paris'", "x")),
+    ("pythonic", PYTHON.replace("city=", "")),
+    ("pythonic", "[get_weather(city='Paris')] and more"),
+    ("pythonic", "[link](there)"),
     ("gemma", GEMMA.replace('<|"|>}', "}")),
     ("gemma", "<|tool_call>call:look_up{key:}<tool_call|>"),
     ("gemma", "<|tool_call>call:look_up{key:<|\"|>a<|\"|>,}<tool_call|>"),
@@ -179,6 +205,7 @@ def _marks(name: str) -> list[str]:
         "mistral": ["[ARGS]", "[CALL_ID]", "get_weather"],
         "gemma": ["call:get_weather", '<|"|>', "city:"],
         "functiongemma": ["call:get_weather", "<escape>", "city:"],
+        "pythonic": ["[get_weather(", "city=", "'", ")]", "=1"],
     }
     shared = [
         CALL,
@@ -272,6 +299,8 @@ def _written(name: str, arguments: dict[str, Any]) -> str:
             for key, item in arguments.items()
         )
         return f"<tool_call>get_weather\n{inner}</tool_call>"
+    if name == "pythonic":
+        return f"[get_weather({', '.join(f'{key}={_json(item)}' for key, item in arguments.items())})]"
     form = FORMS[name]
     assert isinstance(form, Gemma)
     inner = ",".join(f"{key}:{_gemma(item, form.quote)}" for key, item in arguments.items())

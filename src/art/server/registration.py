@@ -130,5 +130,5 @@ def describe(entry: ModelEntry) -> ModelInfo:
         batch=row.batch,
         inference_name=entry.wire_name,
         model_dir=row.model_dir,
-        notes=row.notes,
+        notes=[*row.notes, *entry.proof.notes],
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from art.errors import ConfigError
-from art.tokens.parsers import deepseek, glm, harmony, hermes, llama3, mistral, qwen3_coder
+from art.tokens.parsers import deepseek, glm, harmony, hermes, llama3, mistral, pythonic, qwen3_coder
 from art.tokens.parsers.base import CallParser, Form, Offered, OutputParser, PlainText
 from art.tokens.parsers.gemma import Gemma
 from art.tokens.parsers.plain_json import PlainJson
@@ -140,6 +140,14 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
         ((llama3.TAG,), ("'\"parameters\": '",), ('"parameters": dictionary',)),
         (llama3.TAG,),
         CallEnvelope(begin="", end="", separator="; ", arguments="parameters"),
+    ),
+    ToolFormat(
+        "pythonic",
+        pythonic.Pythonic,
+        ((pythonic.OPEN,), ("List of tools: [",), ("<|tool_list_start|>",)),
+        (pythonic.OPEN, pythonic.CLOSE),
+        None,
+        end=pythonic.CLOSE,
     ),
     ToolFormat("json", PlainJson, (), (), CallEnvelope(begin="", end="")),
 )

@@ -231,7 +231,12 @@ class _Growth:
         if lacking and self._renderer.has_tools_section:
             self._notes.append("the template leaves out calls of earlier turns; here they stay as served")
         if answer.reasoning is not None and answer.reasoning not in now:
-            self._notes.append("the template leaves reasoning out of earlier turns; here it stays as served")
+            if (
+                "think" in self._renderer.sources.lower()
+            ):  # of a model that does not reason, nobody needs telling
+                self._notes.append(
+                    "the template leaves reasoning out of earlier turns; here it stays as served"
+                )
         elif answer.text and not now.startswith(header):
             opening = now[: now.find(answer.text)]
             same = _common(opening, header)
