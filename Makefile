@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # has torch already keeps it.
 TORCH_ARGS ?=
 
-.PHONY: help setup demo test lint format bench-engine bench-gateway bench-demo clean
+.PHONY: help setup demo test test-clients lint format bench-engine bench-gateway bench-demo clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each
@@ -34,6 +34,20 @@ demo: $(STAMP) ## Train SmolLM2-135M on a tool agent and show before and after (
 
 test: $(STAMP) ## Run all tests (ARGS="-k name" for some of them)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+
+# Other people's libraries have other people's requirements: they never meet ours.
+CLIENTS := .venv-clients
+CLIENTS_STAMP := $(CLIENTS)/.installed
+
+test-clients: $(STAMP) $(CLIENTS_STAMP) ## Agents on real SDKs and frameworks as rollouts (needs node, npm, curl, jq)
+	ART_CLIENTS_PYTHON=$(abspath $(CLIENTS))/bin/python $(BIN)/python -m pytest tests/clients/test_clients.py $(ARGS)
+
+$(CLIENTS_STAMP): tests/clients/requirements.txt tests/clients/node/package-lock.json
+	@for tool in node npm curl jq; do command -v $$tool > /dev/null || { echo "$$tool is needed"; exit 1; }; done
+	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip --disable-pip-version-check install --quiet --requirement tests/clients/requirements.txt
+	npm --prefix tests/clients/node ci --no-audit --no-fund
+	@touch $@
 
 lint: $(STAMP) ## Ruff, strict types, import contracts, limits on long modules and functions
 	$(BIN)/ruff check .
@@ -56,4 +70,4 @@ bench-demo: $(STAMP) ## The demo on both tasks and three seeds against its bars 
 	$(BIN)/python benchmarks/bench_demo.py $(ARGS)
 
 clean: ## Remove .venv and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
+	rm -rf $(VENV) $(CLIENTS) tests/clients/node/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

@@ -41,6 +41,7 @@ if stream:
         if isinstance(event, FinalAnswerStep):
             answer = event.output
     assert deltas > 10, f"{deltas} deltas"
+    print()  # its live display leaves the line open
 else:
     answer = agent.run(question)
 
