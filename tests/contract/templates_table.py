@@ -29,19 +29,16 @@ def table() -> str:
     for name in [*templates_kit.TRL, *OWN]:
         renderer = templates_kit.renderer(name)
         formats = choose_formats(renderer)
+        begin = f"| {name} | {formats.tools} | {formats.reasoning} |"
         try:
             proof = prove(renderer)
         except ConfigError as error:
-            lines.append(
-                f"| {name} | {formats.tools} | {formats.reasoning} | refused: {_cell(error.cause)} | | |"
-            )
+            lines.append(f"{begin} refused: {_reason(error.cause)} | | |")
             continue
-        tools = (
-            "no" if proof.tools_refused else "template" if renderer.has_tools_section else "system message"
-        )
-        lines.append(
-            f"| {name} | {formats.tools} | {formats.reasoning} | yes | {tools} | {_earlier(proof)} |"
-        )
+        tools = "template" if renderer.has_tools_section else "system message"
+        if proof.tools_refused:
+            tools = f"no: {_reason(proof.tools_refused)}"
+        lines.append(f"{begin} yes | {tools} | {_earlier(proof)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -54,15 +51,15 @@ def _earlier(proof: Proof) -> str:
         "beside a call": "words beside calls move or go",
         "one call a message": "one call a message",
     }
-    return (
-        ", ".join(word for sign, word in signs.items() if any(sign in note for note in proof.notes))
-        or "the same"
-    )
+    found = [word for sign, word in signs.items() if any(sign in note for note in proof.notes)]
+    return ", ".join(found) or "the same"
 
 
-def _cell(text: str) -> str:
-    text = text.replace("|", "\\|").replace("\n", " ").replace("{", "&#123;").replace("<", "&lt;")
-    return text if len(text) <= 150 else f"{text[:150]}..."
+def _reason(cause: str) -> str:
+    """The last part of a refusal's reason, which names the line, short and fit for a table."""
+    text = cause.rpartition("; ")[2].removeprefix("TemplateError: ").replace("\n", " ").replace("`", "'")
+    text = text if len(text) <= 90 else f"{text[:90]}..."
+    return "`" + text.replace("|", "\\|") + "`"
 
 
 def written() -> str:

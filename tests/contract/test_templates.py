@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "unit"), str(Path(__file__).parent)]
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 import formats_kit
 import templates_kit
