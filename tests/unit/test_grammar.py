@@ -8,6 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
 
 from art.engine.grammar import Grammars, Matcher
@@ -110,6 +112,55 @@ def test_any_object_and_no_form_at_all() -> None:
     assert taken(anything, chosen, '{"a": [1, null, {"b": "ü🙂"}]}') == '{"a": [1, null, {"b": "ü🙂"}]}!'
     assert taken(anything, chosen, "[1]") == ""
     assert grammar(Form(tools=TOOLS), chosen) == ""
+
+
+@st.composite
+def described(draw: st.DrawFn, depth: int = 3) -> tuple[dict[str, Any], Any]:
+    """A schema and a value of it."""
+    kind = draw(
+        st.sampled_from(["string", "integer", "number", "boolean", "null", "enum", "array", "object"])
+    )
+    if depth == 0 and kind in ("array", "object"):
+        kind = "string"
+    if kind == "string":
+        value = draw(st.text(st.characters(exclude_categories=["Cs"]), max_size=8))
+        return {"type": "string", "maxLength": 8}, value
+    if kind == "enum":
+        values = draw(st.lists(st.one_of(st.integers(-99, 99), st.text('abü"\\\n', max_size=4)), min_size=1))
+        return {"enum": values}, draw(st.sampled_from(values))
+    if kind == "array":
+        schema, value = draw(described(depth - 1))
+        return {"type": "array", "items": schema, "maxItems": 3}, [value] * draw(st.integers(0, 3))
+    if kind == "object":
+        names = draw(st.lists(st.text('abcü "', min_size=1, max_size=4), max_size=3, unique=True))
+        parts = {name: draw(described(depth - 1)) for name in names}
+        required = [name for name in names if draw(st.booleans())]
+        schema = {
+            "type": "object",
+            "properties": {name: part[0] for name, part in parts.items()},
+            "required": required,
+            "additionalProperties": False,
+        }
+        present = {name: part[1] for name, part in parts.items() if name in required or draw(st.booleans())}
+        return schema, present
+    scalars: dict[str, st.SearchStrategy[Any]] = {
+        "integer": st.integers(-(10**12), 10**12),
+        "number": st.floats(-1e6, 1e6, width=32),
+        "boolean": st.booleans(),
+        "null": st.none(),
+    }
+    return {"type": kind}, draw(scalars[kind])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(described(), st.sampled_from([None, 1, 2, 4]))
+def test_whatever_follows_a_schema_can_be_written(
+    pair: tuple[dict[str, Any], Any], indent: int | None
+) -> None:
+    schema, value = pair
+    written = json.dumps(value, indent=indent, ensure_ascii=False)
+    chosen = formats()
+    assert taken(grammar(Form(schema=schema), chosen), chosen, written) == f"{written}!"
 
 
 FORCIBLE = [item.name for item in TOOL_FORMATS if item.envelope is not None]
