@@ -17,6 +17,7 @@ FILES = (
     "docs/anthropic.md",
     "docs/structured-output.md",
     "docs/rollouts.md",
+    "docs/upstreams.md",
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
