@@ -270,13 +270,13 @@ class Watched(Served):
             (tuple(row["prompt_token_ids"]), tuple(row["token_ids"])) for row in self.lines()[since:]
         )
 
-    def spec(self, trajectories: list[dict[str, Any]], **config: Any) -> JobSpec:
+    def spec(self, trajectories: list[dict[str, Any]], model: str) -> JobSpec:
         """What a train call of one group would hand to the trainer."""
 
         async def build() -> JobSpec:
             store = await Store.open(self.server.path / "server")
             try:
-                batch = Batch(store, "tests", "alpha", TrainConfig(**config))
+                batch = Batch(store, "tests", model, TrainConfig())
                 await batch.add(0, GroupIn(trajectories=[TrajectoryIn(**item) for item in trajectories]))
                 return await batch.finish()
             finally:
@@ -284,16 +284,16 @@ class Watched(Served):
 
         return asyncio.run(build())
 
-    def trainer_gets(self, *rollout_ids: str) -> Counter[Tokens]:
+    def trainer_gets(self, *rollout_ids: str, model: str = "alpha") -> Counter[Tokens]:
         """What the trainer reads for a train call with these whole rollouts."""
         whole = [{"rollout_id": name, "selects_rollout": True, "reward": 1.0} for name in rollout_ids]
         job = TrainJob(
-            job_id="j", project="tests", name="alpha", batch=1, parent_step=0, step=1, lora=LoraConfig(),
+            job_id="j", project="tests", name=model, batch=1, parent_step=0, step=1, lora=LoraConfig(),
             base=ResolvedBaseModel(
                 name="b", path="b", sha256="", parameters=1, context_length=8192, source="folder"
             ),
             model_dir="m", blob_dir=str(self.server.path / "server" / "blobs"),
-            config=ResolvedTrainConfig(learning_rate=1e-3), groups=self.spec(whole).groups,
+            config=ResolvedTrainConfig(learning_rate=1e-3), groups=self.spec(whole, model).groups,
         )  # fmt: skip
         choices = [choice for member in load_batch(job, max_length=8192).members for choice in member.choices]
         assert all(choice.trainable.all() for choice in choices)

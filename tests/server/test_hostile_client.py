@@ -26,6 +26,7 @@ def watched(start_art_server: Any, tmp_path_factory: Any) -> Iterator[Watched]:
     server = start_art_server(script=SCRIPT, environment={"ART_ENGINE__TOKEN_LOG": str(log)})
     served = Watched(server, str(base), log)
     served.register("tests", "alpha", chat_template=THINKER, reasoning_parser="think")
+    served.register("tests", "stock", chat_template=THINKER, reasoning_parser="think", history="template")
     yield served
     server.stop()
 
@@ -97,6 +98,21 @@ def test_what_came_from_memory_is_the_exact_tokens(watched: Watched, agent: Agen
         known = before["prompt_token_ids"] + before["token_ids"]
         assert after["prompt_token_ids"][: len(known)] == known
     assert "Thought" in watched.decode(rows[-1]["prompt_token_ids"])
+
+
+def test_with_the_policy_template_prompts_are_the_templates_and_the_rest_is_the_same(
+    watched: Watched,
+) -> None:
+    since = len(watched.lines())
+    agent = Agent(watched, watched.open("tests/stock"), DIALECTS["chat"], rewritten)
+    agent.work(task(), 4)
+    calls = calls_of(watched, agent)
+    assert [call["branch"] for call in calls] == [0] * 4
+    assert [call["parent_call_id"] for call in calls[1:]] == [call["call_id"] for call in calls[:-1]]
+    last = watched.decode(watched.lines()[-1]["prompt_token_ids"])
+    assert "Thought" not in last  # the client dropped it, and the template knows of nothing else
+    rollout = agent.opened["rollout_id"]
+    assert watched.trainer_gets(rollout, model="stock") == watched.engine_saw(since)
 
 
 def test_a_changed_answer_is_a_branch_and_never_guessed(watched: Watched, agent: Agent) -> None:
