@@ -123,7 +123,7 @@ def described(draw: st.DrawFn, depth: int = 3) -> tuple[dict[str, Any], Any]:
     if depth == 0 and kind in ("array", "object"):
         kind = "string"
     if kind == "string":
-        value = draw(st.text(st.characters(exclude_categories=["Cs"]), max_size=8))
+        value = draw(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f"), max_size=8))
         return {"type": "string", "maxLength": 8}, value
     if kind == "enum":
         values = draw(st.lists(st.one_of(st.integers(-99, 99), st.text('abü"\\\n', max_size=4)), min_size=1))
