@@ -229,7 +229,8 @@ def test_every_block_is_executed_somewhere() -> None:
         "README.md",
         "CONTRIBUTING.md",
     }
-    assert documents - {"docs/design.md"} == set(FILES)  # design.md has drawings only
+    # design.md has drawings only; what clients.md shows is run by `make test-clients`.
+    assert documents - {"docs/design.md", "docs/clients.md"} == set(FILES)
 
 
 @pytest.mark.slow
