@@ -204,6 +204,17 @@ def compare(zoo: Zoo, calls: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["openai_chat", "anthropic_messages"])
+def test_the_key_alone_says_which_rollout_it_is(zoo: Zoo, name: str, tmp_path: Path) -> None:
+    """An agent whose base URL is the server's own."""
+    (program,) = (item for item in PROGRAMS if item.name == name)
+    with art.rollout(zoo.model) as session:
+        root = {"OPENAI_BASE_URL": f"{zoo.server.url}/v1", "ANTHROPIC_BASE_URL": zoo.server.url}
+        assert run(program, env={**session.env, **root}, folder=tmp_path) == {"answer": ANSWER}
+    assert fates(zoo, session.rollout_id) == [("trainable", None)] * program.calls
+
+
+@pytest.mark.slow
 def test_what_a_program_said_is_trained(tmp_path: Path) -> None:
     """A real model behind the same program: a group of four runs, one step, every sampled token in it."""
     (program,) = (item for item in PROGRAMS if item.name == "openai_chat")

@@ -1,5 +1,5 @@
-"""LangGraph's prebuilt ReAct agent; `--anthropic` takes langchain-anthropic instead of langchain-openai, `--responses`
-OpenAI's Responses."""
+"""A LangGraph graph of a model and its tools: ChatOpenAI, with `--responses` on OpenAI's Responses, with `--anthropic`
+ChatAnthropic."""
 
 import json
 import sys
@@ -8,7 +8,8 @@ from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import AIMessageChunk
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
-from langgraph.prebuilt import create_react_agent
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
 
 
 @tool
@@ -30,7 +31,25 @@ elif "--responses" in sys.argv:
 else:
     model = ChatOpenAI(model="gpt-4o", temperature=0)
 
-agent = create_react_agent(model, [get_weather, subtract], prompt="You look things up before you answer.")
+tools = [get_weather, subtract]
+thinker = model.bind_tools(tools)
+
+
+def think(state: MessagesState):
+    return {
+        "messages": [
+            thinker.invoke([("system", "You look things up before you answer."), *state["messages"]])
+        ]
+    }
+
+
+graph = StateGraph(MessagesState)
+graph.add_node("think", think)
+graph.add_node("tools", ToolNode(tools))
+graph.add_edge(START, "think")
+graph.add_conditional_edges("think", tools_condition)
+graph.add_edge("tools", "think")
+agent = graph.compile()
 task = {"messages": [("user", "How much warmer is it in Oslo than in Rome?")]}
 
 if "--stream" in sys.argv:
