@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INSTALL_SECONDS = 900
-START_SECONDS = 120
+START_SECONDS = 60
 KEY = "sk-bench"
 
 
@@ -53,7 +53,7 @@ def _lm_proxy(folder: Path, port: int, upstream: str) -> list[str]:
         '[routing]\n"*" = "fake.*"\n'
         f'[groups.default]\napi_keys = ["{KEY}"]\n'
     )
-    return ["lm-proxy", "--config", str(file)]
+    return ["llm-proxy-server", "--config", str(file)]
 
 
 OTHERS = (
