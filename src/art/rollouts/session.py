@@ -279,6 +279,8 @@ class RolloutSession:
         ours = is_infrastructure(error) or not isinstance(error, Exception)
         status: FinishStatus = "infra_error" if ours else "agent_error"
         reason = f"{type(error).__name__}: {error}"[:2000]
+        if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+            reason = "it was stopped from outside before its agent had ended"
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await report(self._scope, error)
