@@ -53,6 +53,8 @@ class ToolFormat:
     envelope: CallEnvelope | None
     end: str = ""
     """The mark behind a message's last call; empty where the end of the JSON is the end."""
+    stops: tuple[str, ...] = ()
+    """Marks with which a model ends its turn in order to be given the results."""
 
 
 _FUNCTION_GEMMA = Gemma("<start_function_call>", "<end_function_call>", "<escape>")
@@ -71,6 +73,7 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
             style="named",
         ),
         end=harmony.CALL,
+        stops=(harmony.RETURN, harmony.CALL),
     ),
     ToolFormat(
         "gemma",
@@ -79,6 +82,7 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
         ("<|tool_call>", "<tool_call|>", '<|"|>'),
         None,
         end="<tool_call|>",
+        stops=("<|tool_response>",),
     ),
     ToolFormat(
         "functiongemma",
@@ -87,6 +91,7 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
         (_FUNCTION_GEMMA.opening, _FUNCTION_GEMMA.closing, _FUNCTION_GEMMA.quote),
         None,
         end=_FUNCTION_GEMMA.closing,
+        stops=("<start_function_response>",),
     ),
     ToolFormat(
         "mistral",
@@ -240,8 +245,13 @@ def call_end(renderer: Renderer) -> str:
 
 
 def stop_marks(renderer: Renderer) -> tuple[str, ...]:
-    """The marks that end a turn, where that is not what ends a message in the template."""
-    return (harmony.RETURN, harmony.CALL) if _tools_of(renderer) == "harmony" else ()
+    """The marks that end a turn beside the one that the template writes behind an answer."""
+    return _tool_format(_tools_of(renderer)).stops
+
+
+def ends_messages_only(renderer: Renderer) -> bool:
+    """Whether what the template writes behind an answer ends a message of the turn, and not the turn."""
+    return _tools_of(renderer) == "harmony"
 
 
 def _known(option: str, value: str | None, names: Sequence[str]) -> str | None:

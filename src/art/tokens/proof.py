@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from art.errors import ArtError, ConfigError, InvalidInput
 from art.tokens.bridge import suffix_text
-from art.tokens.formats import stop_marks
+from art.tokens.formats import ends_messages_only, stop_marks
 from art.tokens.renderer import Renderer
 from art.types.messages import FunctionCall, FunctionSpec, Message, Tool, ToolCall
 
@@ -281,13 +281,12 @@ def _short(text: str) -> str:
 def turn_end(renderer: Renderer) -> tuple[frozenset[int], list[str]]:
     """Stop tokens with the template's end of turn among them."""
     tokenizer = renderer.tokenizer
-    marks = stop_marks(renderer)
-    if marks:  # a format in which the end of a message is not the end of the turn
-        ids = {token for mark in marks if (token := tokenizer.token_id(mark)) is not None}
-        return tokenizer.stop_token_ids | ids, []
+    ids = {token for mark in stop_marks(renderer) if (token := tokenizer.token_id(mark)) is not None}
+    stops = tokenizer.stop_token_ids | ids
+    if ends_messages_only(renderer):
+        return stops, []
     suffix = suffix_text(renderer, [_question(0), _answer(1)], [_question(1)])
     tokens = tokenizer.encode(suffix.lstrip())
-    stops = tokenizer.stop_token_ids
     if not tokens or tokens[0] in stops:
         return stops, []
     text = tokenizer.decode([tokens[0]], skip_special=False)

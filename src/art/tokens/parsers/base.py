@@ -15,6 +15,11 @@ from typing import Any, Protocol
 
 from art.types.messages import FunctionCall, Piece, Tool, ToolCall
 
+_MANY_TRIES = 32
+_GROWTH = 1.25
+"""Behind this many ends that were none, a call is looked at again when it has grown by this factor: a text of
+nothing but ends would take time that grows with its square."""
+
 
 class OutputParser(Protocol):
     """A completion's text in; text, reasoning and whole tool calls out. However the text is cut, the pieces are the same."""
@@ -116,6 +121,10 @@ class CallParser:
     _pending: str = ""
     _seen: int = 0
     """Characters of `_pending` in which the form has looked for an end already."""
+    _tries: int = 0
+    """How often the form has looked at the beginning of `_pending` in vain."""
+    _tried: int = 0
+    """Characters of `_pending` when it last did."""
     _lead: bool | None = None
     """Whether the completion may be a call without a mark; None while that is open."""
     _space: str = ""
@@ -143,8 +152,9 @@ class CallParser:
         while self._pending:
             if not self._lead:
                 at = first_of(self._pending, self.form.opens)
-                end = len(self._pending) - (0 if final else begun(self._pending, self.form.opens))
-                cut = end if at < 0 else at
+                cut = at
+                if at < 0:
+                    cut = len(self._pending) - (0 if final else begun(self._pending, self.form.opens))
                 out += self._text(self._pending[:cut])
                 self._drop(cut)
                 if at < 0:
@@ -176,12 +186,17 @@ class CallParser:
         longest = max((len(close) for close in self.form.closes), default=1)
         fresh = self._pending[max(0, self._seen - longest + 1) :]
         self._seen = len(self._pending)
-        return not self.form.closes or any(close in fresh for close in self.form.closes)
+        ended = not self.form.closes or any(close in fresh for close in self.form.closes)
+        if not ended or (self._tries > _MANY_TRIES and len(self._pending) < _GROWTH * self._tried):
+            return False
+        self._tries += 1
+        self._tried = len(self._pending)
+        return True
 
     def _drop(self, length: int) -> None:
         self._pending = self._pending[length:]
         if length:
-            self._seen = 0
+            self._seen = self._tries = 0
 
     def _text(self, text: str) -> list[Piece]:
         if not text:

@@ -16,6 +16,8 @@ from art.tokens.parsers.base import Offered, Taken
 from art.tokens.parsers.jsontext import NoJson, Unfinished
 from art.tokens.parsers.typed import kinds_of, typed
 
+_WORD = re.compile(r"\S")
+_KEY_END, _VALUE_END = re.compile(":"), re.compile(r"[,}\]]")
 _NAME = re.compile(r"\s*call:\s*([^\s{]+)\s*(?=\{)")
 
 
@@ -77,7 +79,7 @@ class _Reader:
             self.at += 1
             return out
         while True:
-            key = self._string() if self._quoted() else self._until(":").strip()
+            key = self._string() if self._quoted() else self._until(_KEY_END).strip()
             self._expect(":")
             out[key] = self._value(schema_of(key) if schema_of is not None else {})
             if self._next(",}") == "}":
@@ -102,7 +104,7 @@ class _Reader:
             return self.object()
         if start == "[":
             return self._list()
-        bare = self._until(",}]").strip()
+        bare = self._until(_VALUE_END).strip()
         if not bare:
             raise NoJson("a value is missing")
         if kinds_of(schema):
@@ -124,22 +126,21 @@ class _Reader:
         self.at = end + len(self._quote)
         return self.text[start:end]
 
-    def _until(self, ends: str) -> str:
+    def _until(self, ends: re.Pattern[str]) -> str:
         """The text up to one of the characters."""
-        start = self.at
-        while self.at < len(self.text):
-            if self.text[self.at] in ends:
-                return self.text[start : self.at]
-            self.at += 1
-        raise Unfinished
+        found = ends.search(self.text, self.at)
+        if found is None:
+            raise Unfinished
+        start, self.at = self.at, found.start()
+        return self.text[start : self.at]
 
     def _peek(self) -> str:
         """The next character that is no white space."""
-        while self.at < len(self.text):
-            if not self.text[self.at].isspace():
-                return self.text[self.at]
-            self.at += 1
-        raise Unfinished
+        found = _WORD.search(self.text, self.at)
+        if found is None:
+            raise Unfinished
+        self.at = found.start()
+        return found[0]
 
     def _next(self, allowed: str) -> str:
         found = self._peek()

@@ -49,6 +49,8 @@ class HarmonyParser:
     _name: str = ""
     _said: tuple[bool, bool] = (False, False)
     """Whether there has been text, and reasoning: a further message of the kind starts on a new line."""
+    _seen: int = 0
+    """Characters of an unfinished call in which there is no mark."""
     _opened: bool = False
     """Whether the current message has said something."""
 
@@ -99,9 +101,14 @@ class HarmonyParser:
         return True
 
     def _read_body(self, out: list[Piece], *, final: bool) -> bool:
-        at = first_of(self._pending, _ENDS)
+        # What has been looked through already holds no mark, save the beginning of one.
+        seen = max(0, self._seen - max(map(len, _ENDS)))
+        at = first_of(self._pending[seen:], _ENDS)
+        at += seen if at >= 0 else 0
+        self._seen = 0
         if self._kind == "call":
             if at < 0 and not final:
+                self._seen = len(self._pending)
                 return False
             body = self._pending if at < 0 else self._pending[:at]
             mark = self._mark_at(len(body))

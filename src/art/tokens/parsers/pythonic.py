@@ -16,6 +16,7 @@ from art.tokens.parsers.jsontext import NoJson, Unfinished
 from art.types.messages import ToolCall
 
 OPEN, CLOSE = "<|tool_call_start|>", "<|tool_call_end|>"
+_WORD = re.compile(r"\S")
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _LEAD = re.compile(r"\[\s*[A-Za-z_][\w.-]*\(")
 _LEAD_BEGUN = re.compile(r"\[\s*([A-Za-z_][\w.-]*)?")
@@ -134,14 +135,16 @@ class _Reader:
         quote, start = self.text[self.at], self.at + 1
         at = start
         while (at := self.text.find(quote, at)) >= 0:
-            before = self.text[start:at]
-            escaped = (len(before) - len(before.rstrip("\\"))) % 2 == 1
-            behind = self.text[at + 1 :].lstrip()
-            if not escaped and not behind:
-                raise Unfinished
-            if not escaped and behind[0] in ",)]}:":
-                self.at = at + 1
-                return _ESCAPE.sub(_unescaped, before)
+            back = at
+            while back > start and self.text[back - 1] == "\\":
+                back -= 1
+            if (at - back) % 2 == 0:  # not escaped
+                behind = _WORD.search(self.text, at + 1)
+                if behind is None:
+                    raise Unfinished
+                if behind[0] in ",)]}:":
+                    self.at = at + 1
+                    return _ESCAPE.sub(_unescaped, self.text[start:at])
             at += 1
         raise Unfinished
 
@@ -155,11 +158,11 @@ class _Reader:
 
     def _peek(self) -> str:
         """The next character that is no white space."""
-        while self.at < len(self.text):
-            if not self.text[self.at].isspace():
-                return self.text[self.at]
-            self.at += 1
-        raise Unfinished
+        found = _WORD.search(self.text, self.at)
+        if found is None:
+            raise Unfinished
+        self.at = found.start()
+        return found[0]
 
     def _take(self, allowed: str) -> str:
         found = self._peek()
