@@ -130,8 +130,9 @@ class Exchange:
         try:
             await self._exchange(kept)
         except asyncio.CancelledError:
-            error = self._stopped or ArtError("the client left")
             self._record.outcome = "cancelled"
+            await self._settle(kept, self._stopped or UpstreamFailed("the client left"))
+            raise
         except (TimeoutError, httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError) as failed:
             error = broken(self._passed.upstream, failed)
         except ArtError as failed:
@@ -140,6 +141,10 @@ class Exchange:
             # The boundary of an exchange: whoever waits for it must hear of a fault of ours too.
             logger.exception("passing a call on to %s failed", self._passed.upstream.name)
             error = UpstreamFailed("the server failed at passing this call on", cause=type(failed).__name__)
+        await self._settle(kept, error)
+
+    async def _settle(self, kept: bytearray, error: ArtError | None) -> None:
+        """`_end`, whether or not this task is cancelled meanwhile."""
         await asyncio.shield(asyncio.ensure_future(self._end(bytes(kept), error)))
 
     async def _exchange(self, kept: bytearray) -> None:
