@@ -52,6 +52,11 @@ async def set_reward(call: ApiCall) -> wire.RolloutInfo:
     """Once this is answered, the reward and the rollout's tokens are on the disk."""
     request = call.body(wire.SetReward)
     row = await _row(call)
+    if request.reward is None and not (request.calls or request.agents or request.auxiliary):
+        raise InvalidReward(
+            f"no reward of {row.rollout_id} is given",
+            hint="a number as reward, or rewards of calls or agents",
+        )
     for reward in (request.reward, *request.calls.values(), *request.agents.values()):
         if reward is not None and not math.isfinite(reward):
             raise InvalidReward(

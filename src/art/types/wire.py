@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from art.config.model import ModelConfig
 from art.config.train import TrainConfig
@@ -245,12 +245,6 @@ class SetReward(Wire):
     """By call id: whether it is a call on the side, whatever the rules say."""
     metrics: Metrics = Field(default_factory=dict)
     metadata: Metadata = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _says_something(self) -> SetReward:
-        if self.reward is None and not (self.calls or self.agents or self.auxiliary):
-            raise ValueError("a reward, or rewards of calls or agents, must be given")
-        return self
 
 
 class FinishRollout(Wire):
