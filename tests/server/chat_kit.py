@@ -54,6 +54,25 @@ SCRIPT: dict[str, Any] = {
         {"match": r"greet[^<]*<", "replies": ["Grüße, 你好 🙂!"]},
         {"match": r"slowly[^<]*<", "replies": [TICKS]},
         {
+            "match": r"ponder[^<]*<\|im_end\|>\n<\|im_start\|>assistant\n<think>\n$",
+            "replies": [
+                "Where is it?\n</think>\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\n7\n</parameter>\n"
+                "</function>\n</tool_call>"
+            ],
+        },
+        {"match": r"rainy\n</tool_response>.*assistant\n<think>\n$", "replies": ["Ah.</think>\n\nStay in."]},
+        {
+            "match": r"ponder[^<]*<\|end\|><\|start\|>assistant$",
+            "replies": [
+                "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
+                'to=functions.get_weather <|constrain|>json<|message|>{"city": "Rome"}<|call|>'
+            ],
+        },
+        {
+            "match": r'"rainy"<\|end\|><\|start\|>assistant$',
+            "replies": ["<|channel|>final<|message|>Stay in."],
+        },
+        {
             "match": r"fail[^<]*<",
             "error": {
                 "code": "infra_error",
