@@ -221,7 +221,7 @@ def _check_options(options: Mapping[str, Any], entry: ModelEntry) -> None:
     if unread:
         raise InvalidInput(
             f"the chat template of {entry.wire_name} has no variable {unread[0]!r}",
-            cause="chat_template_kwargs (and reasoning_effort) become variables of the chat template",
+            cause="chat_template_kwargs become variables of the chat template",
             hint=f"leave it out; the template reads: {', '.join(sorted(entry.renderer.variables))}",
         )
 

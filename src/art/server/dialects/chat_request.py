@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from art.errors import InvalidInput
 from art.server.calls import CallRequest
 from art.server.dialects.options import (
+    effort_wish,
     flag,
     include_usage,
     integer,
@@ -111,7 +112,8 @@ def parse_chat_request(body: object, *, size: int = 0) -> ChatRequest:
             model=model,
             messages=parse_messages(body.get("messages")),
             tools=parse_tools(body.get("tools")),
-            options=template_options(body, body.get("reasoning_effort")),
+            options=template_options(body),
+            wishes=effort_wish(body.get("reasoning_effort")),
             asked=sampling_options(body, "max_completion_tokens", "max_tokens"),
             n=integer(body, "n", 1, MAX_CHOICES) or 1,
             tool_choice=tool_choice(body),

@@ -105,8 +105,8 @@ def stop_strings(body: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def template_options(body: Mapping[str, Any], effort: object) -> dict[str, Any]:
-    """`chat_template_kwargs` as variables of the chat template, and the reasoning effort as one of them."""
+def template_options(body: Mapping[str, Any]) -> dict[str, Any]:
+    """`chat_template_kwargs` as variables of the chat template; one that the template never reads is refused later."""
     options = body.get("chat_template_kwargs")
     if options is not None and not isinstance(options, dict):
         raise InvalidInput("`chat_template_kwargs` must be an object")
@@ -114,9 +114,16 @@ def template_options(body: Mapping[str, Any], effort: object) -> dict[str, Any]:
     for name in ("messages", "tools", "add_generation_prompt"):
         if name in found:
             raise InvalidInput(f"`chat_template_kwargs` cannot set {name!r}")
-    if effort is not None:
-        found["reasoning_effort"] = effort
     return found
+
+
+def effort_wish(effort: object) -> dict[str, Any]:
+    """The reasoning effort as a wish: agents send it to every model, so one whose template has none says so once."""
+    if effort is None:
+        return {}
+    if not isinstance(effort, str):
+        raise InvalidInput(f"`reasoning_effort` must be a text, not {str(effort)[:80]!r}")
+    return {"reasoning_effort": effort}
 
 
 def include_usage(body: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 from art.errors import InvalidInput, UnsupportedOption
 from art.server.calls import CallRequest
 from art.server.dialects.options import (
+    effort_wish,
     flag,
     refuse_unknown,
     refuse_unless_neutral,
@@ -132,7 +133,8 @@ def parse_responses_request(body: object, *, size: int = 0) -> ResponsesRequest:
             model=model,
             messages=[],
             tools=_tools(body),
-            options=template_options(body, _effort(body)),
+            options=template_options(body),
+            wishes=effort_wish(_effort(body)),
             asked=sampling_options(body, "max_output_tokens"),
             tool_choice=_tool_choice(body),
             parallel_tool_calls=body.get("parallel_tool_calls") is not False,
