@@ -13,10 +13,12 @@ import pytest
 import torch
 from train_kit import Trained
 
+import art
 from art.algorithms.advantages import grpo
 from art.algorithms.aggregation import token_weights
 from art.config.model import LoraConfig
 from art.config.train import ResolvedTrainConfig, TrainConfig
+from art.errors import InvalidReward
 from art.server.batch import Batch
 from art.store.records import CallText, JobSpec, RewardChange, RolloutRow
 from art.store.store import Store
@@ -297,6 +299,34 @@ def test_a_hostile_history_is_trained_as_it_was_sampled(taught: Trained) -> None
     assert result["metrics"]["data/step_trained_tokens"] == sampled
     assert result["metrics"]["parity/mean"] < 0.06
     assert {item["status"] for item in result["trajectories"]} == {RolloutStatus.TRAINED.value}
+
+
+def test_a_session_gives_its_agents_and_calls_their_rewards(taught: Trained) -> None:
+    async def main() -> None:
+        backend = art.RemoteBackend(taught.server.url, taught.server.admin_key)
+        model = art.TrainableModel(name="m", project="p", base_model=taught.base_model)
+        await model.register(backend)
+        session = art.rollout(model, auxiliary="train")
+        async with session:
+            client = session.openai_client()
+            answer = await client.chat.completions.create(
+                model="gpt-4o", messages=[{"role": "user", "content": "hi"}], max_tokens=4,
+                extra_headers={"X-ART-Agent": "plan"},
+            )  # fmt: skip
+            session.agent_rewards["plan"] = 0.5
+            session.call_rewards[answer.choices[0].art["call_id"]] = 0.25
+            session.agent_rewards["plan"] = float("nan")
+            with pytest.raises(InvalidReward):
+                await session.set_reward(1.0)
+            session.agent_rewards["plan"] = 0.5
+        info = taught.rollout(session.rollout_id)
+        assert (info["reward"], info["agent_rewards"]) == (1.0, {"plan": 0.5})
+        assert [choice["reward"] for call in info["calls"] for choice in call["choices"]] == [0.25]
+        told = taught.api("GET", f"rollouts/{session.rollout_id}/explain")
+        assert (told["auxiliary"], told["calls"][0]["choices"][0]["reward_of"]) == ("train", "call")
+        await backend.close()
+
+    asyncio.run(main())
 
 
 def test_the_callers_word_about_a_call_on_the_side(taught: Trained) -> None:

@@ -38,6 +38,8 @@ class Answers:
 
     def find(self, key: str | None, digest: str) -> CallRun | None:
         """The call of the same request. Conflict when the key came with another one."""
+        _, left = self._undelivered.pop(digest, (0.0, None))
+        self._prune()
         if key is not None and key in self._keyed:
             first, run = self._keyed[key]
             if first != digest:
@@ -48,8 +50,6 @@ class Answers:
             if not run.failed:
                 return run
             del self._keyed[key]
-        _, left = self._undelivered.pop(digest, (0.0, None))
-        self._prune()
         return left if left is not None and not left.failed else None
 
     def keep(self, key: str | None, digest: str, run: CallRun) -> None:

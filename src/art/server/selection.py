@@ -149,6 +149,9 @@ class Selector:
                     found.picks.append((call.call_id, item.index))
                 else:
                     found.left_out[call.call_id, item.index] = Fate.FILTERED, NOT_CONTINUED
+        if calls and not found.picks:
+            reasons = sorted({reason for _, reason in found.left_out.values()})
+            found.reason = f"none of its calls can be trained: {'; '.join(reasons)}"
         return found
 
     def _refused(

@@ -1,0 +1,48 @@
+"""A folder of an older release is brought forward, and what it holds is read as it was meant."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+from art.store.records import RewardChange
+from art.store.schema import MIGRATIONS, migrate
+from art.store.store import DATABASE, Store
+
+
+def test_calls_recorded_before_they_were_told_apart_are_read_and_rewarded(tmp_path: Path) -> None:
+    conn = sqlite3.connect(tmp_path / DATABASE, isolation_level=None)
+    migrate(conn, MIGRATIONS[:2])
+    conn.execute(
+        "INSERT INTO rollouts VALUES ('r', 'p', 'm', 0, 'train', 'training', 'finished', '', 0, 1.0, NULL, NULL,"
+        " 0, 0, '{}', '{}', '{}', NULL, 1.0, 2.0)"
+    )
+    conn.execute(
+        "INSERT INTO calls VALUES ('c', 'r', NULL, 0, 0, NULL, 'openai.chat', 'p/m@0', 'train', 0, '{}', '{}',"
+        " 3, 0, 1.0, 1.5, 2.0, NULL, '{}')"
+    )
+    conn.execute("INSERT INTO choices VALUES ('c', 0, 'stop', 4, '[]', 'trained', '', 4, NULL, 1.0)")
+    conn.close()
+
+    async def main() -> None:
+        store = await Store.open(tmp_path)
+        try:
+            row = await store.get_rollout("r")
+            assert (row.reward, row.auxiliary, row.agent_rewards) == (1.0, "detect", {})
+            (call,) = await store.calls_of("r")
+            assert (call.auxiliary, call.auxiliary_asked, call.tool_count, call.opening_number) == (
+                False,
+                None,
+                0,
+                0,
+            )
+            assert (call.choices[0].trained_tokens, call.choices[0].trained_step) == (4, None)
+            await store.set_reward(RewardChange(rollout_id="r", calls={"c": 0.5}, agents={"a": 2.0}))
+            assert (await store.get_rollout("r")).agent_rewards == {"a": 2.0}
+            (call,) = await store.calls_of("r")
+            assert call.choices[0].reward == 0.5
+        finally:
+            await store.close()
+
+    asyncio.run(main())
