@@ -184,7 +184,7 @@ class Bench:
 
     def _compare_gateways(self, upstream: str) -> None:
         sessions, calls = (8, 2) if self.options.quick else (32, 4)
-        job = {"kind": "http", "calls": calls, "dialect": "chat", "think_ms": THINK_MS}
+        job = {"kind": "http", "calls": calls, "dialect": "chat", "think_ms": THINK_MS, "mark": "tick "}
 
         def measure(url: str, key: str, pid: int | None) -> dict[str, Any]:
             before = cpu_seconds(pid) if pid else 0.0
@@ -293,7 +293,7 @@ def compare(direct: dict[str, Any], served: dict[str, Any]) -> dict[str, Any]:
     calls, cpu = len(served["total_ms"]), served["gateway_cpu_s"]
     out["calls_per_s"] = calls / served["wall_s"]
     out["calls_per_s_and_core"] = calls / cpu if cpu else 0.0
-    out["gateway_cpu_us_per_token"] = 1e6 * cpu / sum(served["deltas"])
+    out["gateway_cpu_us_per_token"] = 1e6 * cpu / max(1, sum(served["deltas"]))
     out["deltas_per_call"] = median(served["deltas"])
     out["load_cpu_share"] = served["cpu_share"]
     return out

@@ -2,7 +2,8 @@
 
 Reads a JSON job from stdin, writes a JSON result to stdout. Two kinds of job:
 
-    {"kind": "http", "sessions": [{"url", "key", "path", "model"}...], "calls": 8, "dialect": "chat", "think_ms": 60}
+    {"kind": "http", "sessions": [{"url", "key", "path", "model"}...], "calls": 8, "dialect": "chat", "think_ms": 60,
+     "mark": "tick"}   (mark: what stands once in every event with text, where it is not the dialect's)
     {"kind": "engine", "arguments": ["--engine", "scripted", ...], "sessions": 32, "calls": 8, "think_ms": 60}
 
 Each session makes its calls one after the other, with a random pause before each, so that calls meet the engine's
@@ -68,7 +69,7 @@ def request_body(dialect: str, model: str, text: str) -> dict[str, Any]:
     return {**body, "max_tokens": NEW_TOKENS}
 
 
-async def http_call(session: dict[str, Any], dialect: str, text: str) -> Call:
+async def http_call(session: dict[str, Any], dialect: str, text: str, mark: bytes) -> Call:
     """One call on a connection of its own."""
     call, url = Call(), urlsplit(session["url"])
     path = f"{url.path}/{PATHS[dialect]}"
@@ -83,7 +84,7 @@ async def http_call(session: dict[str, Any], dialect: str, text: str) -> Call:
             reader, writer = await asyncio.open_connection(url.hostname, url.port)
             try:
                 writer.write(head.encode() + body)
-                await _read(reader, call, start, dialect)
+                await _read(reader, call, start, mark=mark, ends=ENDS[dialect])
             finally:
                 writer.close()
     except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
@@ -91,8 +92,9 @@ async def http_call(session: dict[str, Any], dialect: str, text: str) -> Call:
     return call
 
 
-async def _read(reader: asyncio.StreamReader, call: Call, start: float, dialect: str) -> None:
-    mark, ends = MARKS[dialect], ENDS[dialect]
+async def _read(
+    reader: asyncio.StreamReader, call: Call, start: float, *, mark: bytes, ends: tuple[bytes, ...]
+) -> None:
     tail, beginning, ended = b"", b"", False
     while data := await reader.read(65536):
         now = time.perf_counter() - start
@@ -182,6 +184,8 @@ async def run(job: dict[str, Any]) -> list[Call]:
     worker = EngineWorker(job["arguments"]) if job["kind"] == "engine" else None
     if worker is not None:
         await worker.start()
+    dialect = job.get("dialect", "chat")
+    mark = job["mark"].encode() if "mark" in job else MARKS[dialect]
     sessions = range(job["sessions"]) if worker is not None else job["sessions"]
 
     async def session(number: int, given: Any) -> None:
@@ -192,7 +196,7 @@ async def run(job: dict[str, Any]) -> list[Call]:
                 prompt = [pauses.randrange(3, 200) for _ in range(40)]
                 calls.append(await worker.call(prompt, seed=turn))
             else:
-                calls.append(await http_call(given, job["dialect"], f"question {number} of turn {turn}"))
+                calls.append(await http_call(given, dialect, f"question {number} of turn {turn}", mark))
 
     await asyncio.gather(*(session(number, given) for number, given in enumerate(sessions)))
     if worker is not None:
