@@ -67,7 +67,9 @@ class CallRun:
         self.plan.session.runs.add(self)
         self._task = asyncio.create_task(self._run(), name=self.plan.call_id)
 
-        def left(_: asyncio.Task[Completed]) -> None:
+        def left(task: asyncio.Task[Completed]) -> None:
+            if not task.cancelled():
+                task.exception()  # heard: its readers get it, and there may be none
             # Not inside the task: one that is cancelled before it begins never runs its `finally`.
             self.plan.session.runs.discard(self)
             self.plan.session.leave()
@@ -154,8 +156,6 @@ class CallRun:
         assert self._task is not None
         self._task.cancel()
         await asyncio.wait([self._task])
-        if not self._task.cancelled():
-            self._task.exception()  # heard; nobody is left to tell
 
     def stop(self, reason: ArtError) -> None:
         """End the call from the server's side: what was sampled is recorded, the client gets `reason`."""
