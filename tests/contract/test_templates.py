@@ -35,16 +35,7 @@ from art.types.messages import Message, Tool
 TEMPLATES = [*templates_kit.TRL, *templates_kit.OWN]
 REFUSED = {"forgetful": "line 3 of the template writes it: {{- '<|im_start|>'"}
 """Templates that cannot be kept stable, with a part of the reason that must name the line."""
-NO_TOOLS = {
-    "bracket": "Only user and assistant roles",
-    "cohere": "must alternate",
-    "cohere2": "line 1 of the template",
-    "gemma": "System role not supported",
-    "gemma3": "must alternate",
-    "mistral_v3": "line 11 of the template writes it: {{- '[INST] '",
-    "phi3": "line 2 of the template",
-    "phi3_5": "line 2 of the template",
-}
+NO_TOOLS = {"mistral_v3": "line 11 of the template writes it: {{- '[INST] '"}
 """Templates that are served without tools, and why."""
 SERVED = [name for name in TEMPLATES if name not in REFUSED]
 

@@ -237,9 +237,23 @@ def test_a_template_that_drops_its_own_opening_is_noted() -> None:
     assert any("<think>" in note and "stay as served" in note for note in proof.notes)
 
 
-def test_a_template_without_a_tool_role_serves_no_tools() -> None:
-    proof = prove(kit.renderer("bracket"))
-    assert "Only user and assistant roles" in proof.tools_refused
+def test_a_template_that_takes_neither_system_nor_tool_gets_both_from_the_user() -> None:
+    ours = kit.renderer("bracket")
+    assert prove(ours).tools_refused == ""
+    call = kit.assistant("Hm.", ("get_weather", '{"city": "Rome"}'))
+    text = ours.text(
+        [kit.user("Weather?"), call, kit.tool("rain"), kit.tool("snow"), kit.user("So?")], tools=[kit.WEATHER]
+    )
+    assert text.startswith("<|im_start|>[INST] You may call these functions:")
+    assert "between <tool_response> and </tool_response>.\n\nWeather? [/INST]" in text
+    result = "<tool_response>\nrain\n</tool_response>\n<tool_response>\nsnow\n</tool_response>\nSo?"
+    assert text.endswith(f"</tool_call> <|im_end|>[INST] {result} [/INST]")
+
+
+def test_a_template_that_tells_tools_to_the_last_user_serves_none() -> None:
+    proof = prove(templates_kit.renderer("mistral_v3"))
+    assert "[AVAILABLE_TOOLS]" in proof.tools_refused
+    assert "line 11 of the template writes it" in proof.tools_refused
 
 
 def test_the_end_of_turn_of_the_template_is_a_stop_token() -> None:

@@ -92,9 +92,25 @@ class Renderer:
         """The messages as the template gets them: its own names, its form of arguments and call ids, and the tools in
         the system message where it has no section for them."""
         if not self.has_tools_section:
-            messages = tool_text.without_section(messages, tools)
+            messages = tool_text.without_section(messages, tools, roles=self.roles)
         as_text = any(message.tool_calls for message in messages) and self.arguments_as_text
         return self._dicts(messages, as_text=as_text)
+
+    @cached_property
+    def roles(self) -> tool_text.Roles:
+        """The roles that the template writes, where it describes no tools itself."""
+        user, answer = Message(role="user", content="Question"), Message(role="assistant", content="Answer")
+        system = Message(role="system", content="ART-PROBE")
+        result = Message(role="tool", content="ART-PROBE", tool_call_id="call00001")
+        return tool_text.Roles(system=self._writes([system, user]), tool=self._writes([user, answer, result]))
+
+    def _writes(self, messages: Sequence[Message]) -> bool:
+        try:
+            return "ART-PROBE" in self._template.render(
+                self._base(self._dicts(messages, as_text=False), (), {}, True)
+            )
+        except InvalidInput:
+            return False
 
     @cached_property
     def arguments_as_text(self) -> bool:

@@ -8,10 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from art.tokens.parsers.hermes import CLOSE, OPEN
 from art.types.messages import Message, Piece, Thought, Tool, ToolCall
+
+RESULT_OPEN, RESULT_CLOSE = "<tool_response>", "</tool_response>"
+"""Around a result where it stands in a user's message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Which roles a template writes."""
+
+    system: bool = True
+    tool: bool = True
 
 
 def call_text(name: str, arguments: Any) -> str:
@@ -19,25 +31,52 @@ def call_text(name: str, arguments: Any) -> str:
     return f"{OPEN}{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}{CLOSE}"
 
 
-def description(tools: Sequence[Tool]) -> str:
-    """What the system message says about the tools where the template says nothing."""
+def description(tools: Sequence[Tool], *, roles: Roles = Roles()) -> str:
+    """What the model is told about the tools where the template says nothing."""
     lines = "\n".join(json.dumps(tool.to_template(), ensure_ascii=False) for tool in tools)
     form = f'{OPEN}{{"name": <function name>, "arguments": <arguments as a JSON object>}}{CLOSE}'
+    place = "in a message of role tool" if roles.tool else f"between {RESULT_OPEN} and {RESULT_CLOSE}"
     return (
         f"You may call these functions:\n<tools>\n{lines}\n</tools>\n"
-        f"To call one, answer with\n{form}\nThe result comes back in a message of role tool."
+        f"To call one, answer with\n{form}\nThe result comes back {place}."
     )
 
 
-def without_section(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
-    """The messages for a template without a tools section: tools in the system message, calls as text."""
+def without_section(
+    messages: Sequence[Message], tools: Sequence[Tool], *, roles: Roles = Roles()
+) -> list[Message]:
+    """The messages for a template without a tools section: calls as text, and the tools in the system message.
+
+    Where the template takes no system message the tools stand in front of the first user's words, and where it
+    takes no tool role the results are a user's message.
+    """
     out = [_calls_as_text(message) for message in messages]
+    if not roles.tool:
+        out = _results_as_user(out)
     if not tools:
         return out
-    if out and out[0].role == "system":
-        joined = f"{out[0].text}\n\n{description(tools)}" if out[0].text else description(tools)
-        return [out[0].model_copy(update={"content": joined}), *out[1:]]
-    return [Message(role="system", content=description(tools)), *out]
+    told = description(tools, roles=roles)
+    first = "system" if roles.system else "user"
+    if out and out[0].role == first:
+        parts = (out[0].text, told) if roles.system else (told, out[0].text)
+        return [out[0].model_copy(update={"content": "\n\n".join(part for part in parts if part)}), *out[1:]]
+    return [Message(role="system", content=told), *out]
+
+
+def _results_as_user(messages: Sequence[Message]) -> list[Message]:
+    """Results, and what the user says behind them, as one message of the user: such templates want turns to alternate."""
+    out: list[Message] = []
+    results = False
+    for message in messages:
+        text = message.text
+        if message.role == "tool":
+            text = f"{RESULT_OPEN}\n{text}\n{RESULT_CLOSE}"
+        if results and message.role in ("tool", "user"):
+            out[-1] = Message(role="user", content=f"{out[-1].text}\n{text}")
+        else:
+            out.append(Message(role="user", content=text) if message.role == "tool" else message)
+        results = message.role == "tool"
+    return out
 
 
 def _calls_as_text(message: Message) -> Message:
