@@ -203,6 +203,17 @@ def compare(zoo: Zoo, calls: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def test_a_refusal_would_be_seen(zoo: Zoo) -> None:
+    """What the programs are held to: the forwarder notes the status of each answer."""
+    with art.rollout(zoo.model) as session:
+        headers = {"Authorization": f"Bearer {session.api_key}"}
+        body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "warmer"}]}
+        for options in ({}, {"no_such_option": 1}):
+            url = f"{session.base_url}/chat/completions"
+            httpx2.post(url, json={**body, **options}, headers=headers, timeout=60)
+    assert [item.status for item in zoo.forwarder.of(session.rollout_id)] == [200, 400]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["openai_chat", "anthropic_messages"])
 def test_the_key_alone_says_which_rollout_it_is(zoo: Zoo, name: str, tmp_path: Path) -> None:
