@@ -92,7 +92,11 @@ async def _row(call: ApiCall) -> RolloutRow:
 async def _keep_verdicts(store: Store, row: RolloutRow) -> list[CallRecord]:
     """Write down which calls are on the side; the rollout's calls with it."""
     calls = await store.calls_of(row.rollout_id)
-    await store.judge(row.rollout_id, judge(calls, row.auxiliary))
+    found = judge(calls, row.auxiliary)
+    kept = {call.call_id: call.auxiliary_reason or None for call in calls}
+    changed = {call_id: reason for call_id, reason in found.items() if reason != kept[call_id]}
+    if changed:
+        await store.judge(row.rollout_id, changed)
     return judged(calls, row.auxiliary)
 
 
