@@ -196,7 +196,11 @@ def run_rollout(place: Place, text: str) -> None:
 
 
 def run_rollouts(place: Place, text: str) -> None:
-    (agent,) = [block.text for block in blocks("sh") if block.text.startswith("cat > agent.py")]
+    (agent,) = [
+        block.text
+        for block in blocks("sh")
+        if block.file == "docs/rollouts.md" and block.text.startswith("cat > agent.py")
+    ]
     run_rollout(place, agent)
     done = place.run(place.cheap(text))
     assert done.returncode == 0, done.stderr
