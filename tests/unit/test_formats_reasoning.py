@@ -41,6 +41,11 @@ REASONING: list[tuple[bool, str, kit.Shape]] = [
     (True, "Well. The end is", [("thought", "Well. The end is")]),
     (True, "  \n</think>\nYes.", [("text", "Yes.")]),
     (True, "Well </thin", [("thought", "Well </thin")]),
+    (True, "\n<think>\nWell.</think>Yes.", [("thought", "Well."), ("text", "Yes.")]),
+    (True, "<thin", [("thought", "<thin")]),
+    (True, "<think><think>a", [("thought", "<think>a")]),
+    (False, "<think><think>a", [("thought", "<think>a")]),
+    (True, "Write <think> first.</think>Yes.", [("thought", "Write <think> first."), ("text", "Yes.")]),
     (False, "</think>\n\nYes.", [("text", "Yes.")]),
     (False, "<think>\n\n</think>\n\nYes.", [("text", "Yes.")]),
     (False, "<think>a</think>\n<think> b</think>Yes.", [("thought", "a\n b"), ("text", "Yes.")]),
@@ -265,6 +270,18 @@ def test_a_prompt_that_opens_reasoning_begins_the_turn_inside_it() -> None:
     quoted = renderer.tokenizer.encode("the mark is <think> or so")
     assert not formats.opened(quoted)
     assert not choose_formats(templates_kit.renderer("llama3")).opened(quoted)
+
+
+def test_reasoning_may_be_implied() -> None:
+    renderer = templates_kit.renderer("qwen3")
+    formats = choose_formats(renderer, reasoning_parser="think_implied")
+    for options, expected in (
+        ({}, [("thought", "Hm."), ("text", "Yes.")]),
+        ({"enable_thinking": False}, [("text", "Hm.</think>Yes.")]),
+    ):
+        prompt = renderer.tokens([tokens_kit.user("well?")], options=options)
+        parser = formats.parser(kit.TOOLS, prompt_token_ids=prompt)
+        assert kit.shape(kit.run(parser, ["Hm.</think>Yes."])) == expected
 
 
 def test_without_tools_marks_are_text_and_reasoning_is_not() -> None:

@@ -163,6 +163,7 @@ REASONING_FORMATS: dict[str, Marks | None] = {
     "gemma": Marks("<|channel>thought\n", "<channel|>"),
     "mistral": Marks("[THINK]", "[/THINK]"),
     "think": Marks("<think>", "</think>"),
+    "think_implied": Marks("<think>", "</think>", implied=True),
 }
 
 

@@ -19,9 +19,13 @@ class Marks:
 
     open: str
     close: str
+    implied: bool = False
+    """The model reasons without an opening mark: all is reasoning up to the closing one."""
 
     def opened_by(self, prompt_end: str) -> bool:
-        """Whether a prompt that ends so has opened the reasoning already."""
+        """Whether a turn behind a prompt that ends so begins inside reasoning."""
+        if self.implied:
+            return not prompt_end.rstrip().endswith(self.close)
         at = prompt_end.rfind(self.open.strip())
         return at >= 0 and not prompt_end[at + len(self.open.strip()) :].strip()
 
@@ -39,6 +43,8 @@ class ReasoningParser:
     """White space that belongs to the reasoning if more of it follows."""
     _said: bool = False
     """Whether the reasoning has had a word."""
+    _begun: bool = False
+    """Whether it is known if the reasoning starts with a mark of its own."""
     _start: bool = True
     """Whether only white space and reasoning have come so far."""
     _thought: bool = field(default=False)
@@ -75,6 +81,7 @@ class ReasoningParser:
             if text.startswith(mark):
                 self._pending = text[len(mark) :]
                 self.inside, self._thought = mark == open_mark, True
+                self._begun = True
                 return True
             if not final and mark.startswith(text):
                 return False
@@ -83,6 +90,12 @@ class ReasoningParser:
         return True
 
     def _think(self, out: list[Piece], *, final: bool) -> bool:
+        if not self._begun:
+            # A model may repeat the mark with which its prompt ended.
+            start, again = self._pending.lstrip(), self.marks.open.strip()
+            if not final and len(start) < len(again) and again.startswith(start):
+                return False
+            self._pending, self._begun = start.removeprefix(again), True
         before, mark, after = self._pending.partition(self.marks.close)
         if mark:
             self._give(out, before)
