@@ -19,6 +19,7 @@ from art.testing.tiny import byte_tokenizer
 from art.tokens.stops import StopMatcher
 from art.tokens.tokenizer import most_bytes_per_token
 
+
 def cut(text: str, places: list[int]) -> list[str]:
     """`text` in pieces."""
     at = sorted({place % (len(text) + 1) for place in places} | {0, len(text)})
