@@ -246,6 +246,13 @@ def test_the_docs_show_what_smollm2_sees() -> None:
     assert f"```text\n{seen}```" in templates_table.DOCS.read_text(encoding="utf-8")
 
 
+def test_the_docs_show_how_a_template_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        proof("forgetful")
+    shown = " ".join(templates_table.DOCS.read_text(encoding="utf-8").split())
+    assert " ".join(f"error: {caught.value}".split()) in shown
+
+
 def test_the_docs_name_every_format() -> None:
     text = templates_table.DOCS.read_text(encoding="utf-8")
     assert [item.name for item in TOOL_FORMATS if f"`{item.name}`" not in text] == []

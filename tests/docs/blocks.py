@@ -16,7 +16,6 @@ FILES = (
     "docs/responses.md",
     "docs/anthropic.md",
     "docs/structured-output.md",
-    "docs/templates.md",
     "docs/rollouts.md",
     "docs/upstreams.md",
 )
