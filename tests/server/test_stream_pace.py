@@ -17,11 +17,14 @@ from chat_kit import Served, says
 TOKEN_MS = 50
 WORDS = "one two three four"
 """A token a character."""
+LONG = "tick " * 160
+"""40 seconds of them."""
 
 
 @pytest.fixture(scope="module")
 def paced(start_art_server: Any, tiny_model_dir: Path) -> Iterator[Served]:
-    server = start_art_server(script={"default": WORDS, "token_delay_ms": TOKEN_MS})
+    long = {"match": "at length", "replies": [LONG]}
+    server = start_art_server(script={"rules": [long], "default": WORDS, "token_delay_ms": TOKEN_MS})
     served = Served(server, str(tiny_model_dir))
     served.register("tests", "alpha")
     yield served
@@ -68,8 +71,32 @@ def test_deltas_arrive_one_by_one(paced: Served, route: str) -> None:
                 arrivals.append(time.perf_counter())
                 texts.append(found)
     assert "".join(text for found in texts for text in found) == WORDS
-    # A busy machine may let two meet on their way; an answer that was collected would come in one piece or a few.
+    # A busy machine may let two meet on their way.
     alone = sum(len(found) == 1 and len(found[0]) == 1 for found in texts)
     assert alone >= 0.8 * len(WORDS), texts
     gaps = [1000 * (later - earlier) for earlier, later in pairwise(arrivals)]
     print(f"{route}: median gap {median(gaps):.1f} ms at {TOKEN_MS} ms a token, {len(arrivals)} arrivals")
+
+
+@pytest.mark.parametrize("route", DIALECTS)
+def test_the_first_delta_is_there_long_before_the_last_token(paced: Served, route: str) -> None:
+    """The call is recorded when its last token is sampled: while the first delta is read, it is not."""
+    body, text_of = DIALECTS[route]
+    content = "input" if "input" in body else "messages"
+    asked = {**body, content: "at length" if content == "input" else says("at length")}
+    rollout = f"pace-{route.replace('/', '-')}"
+    headers = {"Authorization": f"Bearer {paced.server.admin_key}", "X-ART-Rollout": rollout}
+    asked = {"model": "tests/alpha", "stream": True, **asked}
+    if route == "messages":
+        asked["max_tokens"] = len(LONG)
+    with httpx2.stream(
+        "POST", f"{paced.server.url}/v1/{route}", json=asked, headers=headers, timeout=60
+    ) as answer:
+        text = next(
+            text
+            for line in answer.iter_lines()
+            if line.startswith("data: {") and (text := text_of(json.loads(line[6:])))
+        )
+        recorded = httpx2.get(f"{paced.server.url}/api/v1/rollouts/{rollout}", headers=headers).json()
+    assert LONG.startswith(text)
+    assert recorded["calls"] == []

@@ -22,4 +22,5 @@ class RemoteBackend(ServerBackend):
             raise ConfigError(f"{url!r} is no server address", hint='give one like "http://127.0.0.1:7999"')
         if not key:
             raise ConfigError("RemoteBackend needs a key", hint="the server's folder holds server/admin.key")
+        url = url.rstrip("/").removesuffix("/v1")  # the base URL that agents are given, by habit
         super().__init__(FixedEndpoint(url, key), train_timeout=train_timeout)

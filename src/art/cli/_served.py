@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from art.errors import ConfigError, NotFound
+from art.utils.console import say
 
 if TYPE_CHECKING:
     from art.backends.server import ServerBackend
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from art.types import wire
 
 T = TypeVar("T")
+SLOW_SECONDS = 3.0
+"""Of silence, before a person is told what is being waited for."""
 
 Url = Annotated[str | None, typer.Option(help="A server that runs already, e.g. http://127.0.0.1:7999.")]
 Key = Annotated[str | None, typer.Option(help="Its key.", envvar="ART_API_KEY", show_envvar=True)]
@@ -70,6 +73,16 @@ async def choose_model(backend: ServerBackend, name: str | None, base_model: str
 
     NotFound, or ConfigError when the name is missing and there is not exactly one model.
     """
+    said = asyncio.get_running_loop().call_later(
+        SLOW_SECONDS, say, "waiting for the server to start and to read the base model (up to a minute)"
+    )
+    try:
+        return await _chosen(backend, name, base_model)
+    finally:
+        said.cancel()
+
+
+async def _chosen(backend: ServerBackend, name: str | None, base_model: str | None) -> Chosen:
     from art.types import wire
 
     answer = await backend.connection.request("GET", "/api/v1/models")

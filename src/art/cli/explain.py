@@ -33,9 +33,9 @@ def command(
 
     Examples:
 
-      art explain 4f0c9a --path runs/weather
+      art explain ro-5d41402abc4b2a76b9719d911017c592 --path runs/weather
 
-      art explain 4f0c9a --tokens --url http://gpu:7999
+      art explain ro-5d41402abc4b2a76b9719d911017c592 --tokens --url http://gpu:7999
     """
     if url is None and not (Path(path or ".art") / "server" / "art.db").exists():
         raise NotFound(

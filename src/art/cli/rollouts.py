@@ -33,9 +33,10 @@ from art.cli.rollout import (
     program_of,
 )
 from art.errors import ConfigError
-from art.types.policy import Purpose
+from art.types.policy import Purpose, RolloutStatus
 
 if TYPE_CHECKING:
+    from art.backends.results import TrainResult
     from art.backends.server import ServerBackend
     from art.rollouts.command import Program
     from art.rollouts.program_groups import ScenarioRuns
@@ -144,7 +145,7 @@ async def _run(
     done = await chosen.model.train(
         groups, config=TrainConfig(**{k: v for k, v in train.items() if v is not None})
     )
-    said = f"step {done.step} published" if done.published else f"no step published: {done.reason}"
+    said = f"step {done.step} published" if done.published else f"no step published: {_why(done)}"
     typer.echo(f"{chosen.model.name}: {said}", err=quiet)
     return results, {
         "step": done.step,
@@ -152,6 +153,17 @@ async def _run(
         "reason": done.reason,
         "checkpoint_path": getattr(done, "checkpoint_path", None),
     }
+
+
+def _why(result: TrainResult) -> str:
+    """Why nothing was published, in words."""
+    statuses = {outcome.status for outcome in result.trajectories}
+    if statuses != {RolloutStatus.ZERO_VARIANCE}:
+        return result.reason
+    return (
+        "the runs of each scenario got the same reward, so there is nothing to compare "
+        "(rewards are shown above; --group 1 never has a difference)"
+    )
 
 
 def _example(results: list[ScenarioRuns]) -> str:

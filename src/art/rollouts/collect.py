@@ -87,7 +87,7 @@ async def report(scope: RolloutScope, result: Any) -> None:
                 )
             await connection.api.finish_rollout(rollout_id, "finished")
         except Exception as error:  # noqa: BLE001 - a report is a courtesy; see the docstring
-            log.warning("the end of rollout %s was not recorded: %s", rollout_id, error)
+            log.warning("the end of rollout %s was not recorded: %s", rollout_id, str(error) or "no answer")
 
 
 def _reason(error: BaseException) -> str:

@@ -12,8 +12,9 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
-SECRETS = ("ART_API_KEY",)
-"""The server's own key is none of an agent's business; it gets one for its rollout."""
+SECRETS = ("ART_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+"""The server's own key is none of an agent's business; it gets one for its rollout. Another service's token would go
+out beside that one: Anthropic's SDK sends both."""
 _lock = threading.Lock()
 _POLL_SECONDS = 0.01
 

@@ -32,7 +32,7 @@ from art.rollouts.fit_report import (
 from art.rollouts.gather import gather_trajectories, gather_trajectory_groups
 from art.rollouts.signature import GIVEN
 from art.rollouts.wrap import RewardFunction, WrappedAgent, wrap
-from art.trajectories import Trajectory, TrajectoryGroup
+from art.trajectories import Trajectory, TrajectoryGroup, is_choice
 from art.types.policy import Purpose
 from art.types.wire import ModelInfo
 from art.utils.console import say
@@ -91,12 +91,12 @@ async def fit(
         infra_retries=infra_retries,
         seed=seed,
     )
-    tell = say if verbose else _silent
-    info = await _known(model, config)
+    tell, info = say if verbose else _silent, await _known(model, config)
     tell(where_it_stands(model.name, batch=(batch := info.batch), step=info.step, steps=steps))
     done: list[FitStep] = []
     while batch < steps:
-        report = await runner.batch(scenarios_of_batch(scenarios, batch, groups_per_step, seed), batch)
+        chosen = scenarios_of_batch(scenarios, batch, groups_per_step, seed)
+        report = await runner.batch(chosen, batch, first=not done)
         batch = report.batch
         if eval_scenarios and (batch >= steps or (eval_every is not None and batch % eval_every == 0)):
             measured = await runner.evaluate(eval_scenarios, eval_rollouts, report.step)
@@ -158,10 +158,16 @@ class _Runner:
     infra_retries: int
     seed: int
 
-    async def batch(self, chosen: Sequence[Any], batch: int) -> FitStep:
-        """Run, train and log one batch; `batch` counts those before it."""
+    async def batch(self, chosen: Sequence[Any], batch: int, *, first: bool = False) -> FitStep:
+        """Run, train and log one batch; `batch` counts those before it.
+
+        InvalidInput when no run of a fit's `first` batch called the model: nothing will ever be learned then, and
+        the batch is not counted.
+        """
         started = time.monotonic()
         groups = await self.groups(chosen, batch)
+        if first:
+            _require_calls(self.model.name, groups)
         result = await self.model.train(groups, config=self.config)
         rewards = [trajectory.reward for group in groups for trajectory in group]
         return FitStep(
@@ -240,6 +246,24 @@ class _Runner:
                     raise
             await asyncio.sleep(RETRY_SECONDS * 2**attempt)
         raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _require_calls(model: str, groups: Sequence[TrajectoryGroup]) -> None:
+    runs = [trajectory for group in groups for trajectory in group]
+    if not runs or any(_calls(run) for run in runs):
+        return
+    raise InvalidInput(
+        f"none of the first {len(runs)} runs called {model}",
+        cause="the agent talks to another model, or to none",
+        hint="let the agent use the client, or the base_url and api_key, that it is given (docs/training.md); "
+        "nothing was trained or counted",
+    )
+
+
+def _calls(run: Trajectory) -> bool:
+    """Whether the run may hold a choice of the model."""
+    histories = [run.messages_and_choices, *(more.messages_and_choices for more in run.additional_histories)]
+    return any(is_choice(item) for history in histories for item in history)
 
 
 def as_agent(rollout: Any, reward: RewardFunction | None) -> WrappedAgent:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from art.errors import InvalidInput
+from art.errors import InvalidInput, InvalidReward
 from art.trajectories import check_reward
 
 
@@ -23,7 +24,8 @@ def printed_reward(output: bytes, who: str) -> Printed | None:
     """The reward in what `who` printed; None when there is none.
 
     That is the last line when it is a bare number, else the last line that is a JSON object with `reward` (and
-    perhaps `metrics`: names to numbers). InvalidReward when that reward is no finite number.
+    perhaps `metrics`: names to numbers). InvalidReward when that reward is no finite number, or the last line was
+    meant as such JSON and is none.
     """
     lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
     if not lines:
@@ -36,7 +38,17 @@ def printed_reward(output: bytes, who: str) -> Printed | None:
         if isinstance(found, dict) and "reward" in found:
             reward = check_reward(found["reward"], f"the reward that {who} printed")
             return Printed(reward, _metrics(found.get("metrics"), who))
+    if _MEANT.match(lines[-1]):
+        raise InvalidReward(
+            f"the last line that {who} printed is no JSON",
+            cause=lines[-1].strip()[:200],
+            hint="Python's print(dict) writes single quotes: print(json.dumps({'reward': 0.5}))",
+        )
     return None
+
+
+_MEANT = re.compile(r"""\s*\{.*['"]reward['"]\s*:""")
+"""A line that was meant as JSON with a reward. To take the exit status instead would train on another reward."""
 
 
 def _metrics(value: object, who: str) -> dict[str, float | int | bool]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from art.errors import ArtError, InvalidInput
+from art.errors import ArtError, InvalidInput, ServerUnreachable
 from art.rollouts.command import Program, Run, run_program
 from art.rollouts.failure import is_infrastructure
 from art.rollouts.fit import scenario_id
@@ -71,7 +71,8 @@ class ScenarioRuns:
         rewards = self.rewards
         worth = "no rewards"
         if rewards:
-            worth = f"reward {fmean(rewards):.3g} ({min(rewards):g} to {max(rewards):g})"
+            sources = ", ".join(dict.fromkeys(run.source for run in self.runs if run.source))
+            worth = f"reward {fmean(rewards):.3g} ({min(rewards):g} to {max(rewards):g}, {sources})"
         ends = ", ".join(f"{count} {name}" for name, count in self.statuses().items())
         return f"{self.label}: {worth}; {ends}"
 
@@ -114,6 +115,8 @@ class GroupRunner:
     purpose: Purpose = Purpose.TRAIN
     step: int | None = None
     on_output: OnOutput | None = None
+    gone: list[ArtError] = field(default_factory=list)
+    """That the server is not there any more: the runs that have not begun are lost too."""
 
     async def run(
         self, scenarios: Sequence[Any], *, on_group: Callable[[ScenarioRuns], None] | None = None
@@ -155,6 +158,9 @@ class GroupRunner:
     async def _member(self, result: ScenarioRuns, group_id: str, number: int) -> Trajectory:
         label = f"{result.label}#{number}"
         on_output = self.on_output
+        if self.gone:  # each run would wait for it as long again
+            result.lost.append(self.gone[0])
+            raise self.gone[0]
         try:
             run = await run_program(
                 self.model,
@@ -172,6 +178,8 @@ class GroupRunner:
             if not is_infrastructure(error):
                 raise
             result.lost.append(error)
+            if isinstance(error, ServerUnreachable):
+                self.gone.append(error)
             raise
         result.runs.append(run)
         if run.trajectory is None:

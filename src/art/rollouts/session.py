@@ -139,7 +139,6 @@ class RolloutSession:
             "OPENAI_API_KEY": self.api_key,
             "ANTHROPIC_BASE_URL": self.base_url.removesuffix("/v1"),
             "ANTHROPIC_API_KEY": self.api_key,
-            "ANTHROPIC_AUTH_TOKEN": self.api_key,
             "ART_ROLLOUT_ID": self.rollout_id,
         }
 
@@ -286,7 +285,9 @@ class RolloutSession:
                 await report(self._scope, error)
                 await self._api.finish_rollout(self.rollout_id, status, reason)
         except (ArtError, TimeoutError, httpx2.TransportError) as failure:
-            log.warning("the end of rollout %s was not recorded: %s", self.rollout_id, failure)
+            log.warning(
+                "the end of rollout %s was not recorded: %s", self.rollout_id, str(failure) or "no answer"
+            )
 
     def _as_trajectory(self, info: wire.RolloutInfo) -> Trajectory:
         fields: dict[str, Any] = {} if self._reward is None else {"reward": self._reward}

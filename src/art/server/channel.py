@@ -99,19 +99,22 @@ class Channel:
         when it ends, DeadlineExceeded after `silence` seconds without a message.
         """
         key, waiting = self._open(method, params)
+        watch = _Silence(waiting, silence, self._silent(method, silence))
         done = False
         try:
             while True:
                 try:
-                    message = self._check(await self._next(waiting, method, silence))
+                    message = self._check(await waiting.get())
                 except ArtError as error:
                     done = not isinstance(error, DeadlineExceeded)
                     raise
+                watch.heard()
                 done = "result" in message
                 yield message
                 if done:
                     return
         finally:
+            watch.stop()
             del self._pending[key]
             if not done:
                 self._send({"id": key, "cancel": True})
@@ -214,10 +217,13 @@ class Channel:
             async with asyncio.timeout(silence):
                 return await waiting.get()
         except TimeoutError:
-            raise DeadlineExceeded(
-                f"the {self._name} did not answer {method!r} within {silence:.0f} s",
-                hint="its log lies in server/logs; the machine may be overloaded",
-            ) from None
+            raise self._silent(method, silence) from None
+
+    def _silent(self, method: str, silence: float) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            f"the {self._name} did not answer {method!r} within {silence:.0f} s",
+            hint="its log lies in server/logs; the machine may be overloaded",
+        )
 
     def _send(self, message: Message) -> None:
         self._write(encode_frame(message))
@@ -225,3 +231,32 @@ class Channel:
     def _write(self, frame: bytes) -> None:
         if self._writer is not None and self._closed is None and not self._writer.is_closing():
             self._writer.write(frame)
+
+
+class _Silence:
+    """Puts `error` into a queue that got nothing for `seconds`.
+
+    One timer for a whole stream, which looks when the last message came: a timer for every message would cost a
+    streamed token more than reading it.
+    """
+
+    def __init__(self, waiting: asyncio.Queue[Message | ArtError], seconds: float, error: ArtError) -> None:
+        self._waiting, self._seconds, self._error = waiting, seconds, error
+        self._loop = asyncio.get_running_loop()
+        self._last = self._loop.time()
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def heard(self) -> None:
+        """A message came."""
+        self._last = self._loop.time()
+
+    def stop(self) -> None:
+        """Nothing more is waited for."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        left = self._last + self._seconds - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        else:
+            self._waiting.put_nowait(self._error)
