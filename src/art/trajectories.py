@@ -46,6 +46,8 @@ def check_reward(value: object, where: str = "reward") -> float:
     else:
         try:
             number = float(cast(Any, value))
+        except OverflowError:
+            cause = f"it is an {type(value).__name__} that no float holds"
         except (TypeError, ValueError):
             cause = f"it is {value!r}, a {type(value).__name__}"
         else:

@@ -47,6 +47,8 @@ class FakeGateway:
         self.job_result: dict[str, Any] = {"step": 1, "published": True, "batch": 1}
         self.job_error: dict[str, str] | None = None
         self.job_never_ends = False
+        self.called = True
+        """Whether a rollout has a call."""
         self.batch = 0
         self._socket = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
@@ -183,7 +185,9 @@ class FakeGateway:
             "messages": [
                 {"role": "user", "content": "well?"},
                 {"role": "assistant", "content": "yes", "choice": choice},
-            ],
+            ]
+            if self.called
+            else [],
         }
         return JSONResponse(info)
 

@@ -180,6 +180,15 @@ def test_nothing_to_do_is_an_error(
     assert gateway.requests == []  # the arguments are looked at before the server is asked
 
 
+def test_a_first_batch_in_which_nobody_called_the_model_ends_the_fit(
+    gateway: FakeGateway, model: art.TrainableModel[Any, Any]
+) -> None:
+    gateway.called = False
+    with pytest.raises(InvalidInput, match=r"none of the first 6 runs called m"):
+        fit(model, rollout, [1, 2])
+    assert gateway.bodies("/jobs") == []  # nothing was trained, so nothing counts
+
+
 def test_what_cannot_be_trained_is_refused_before_anything_runs(
     gateway: FakeGateway, model: art.TrainableModel[Any, Any]
 ) -> None:

@@ -372,3 +372,9 @@ def test_without_tools_nothing_is_a_call() -> None:
     for form in FORMS.values():
         assert kit.run(CallParser(form, offered), [TAGGED]) == [TAGGED]
     assert kit.run(HarmonyParser(offered), ["hi"]) == ["hi"]
+
+
+def test_white_space_behind_a_name_costs_its_length_and_no_more() -> None:
+    """Three quantifiers in a row over the same spaces once took hours for these."""
+    text = f"{D_OPEN}<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather" + " " * 4000
+    assert kit.said(kit.shape(kit.run(CallParser(DeepSeek(), kit.OFFERED), [text]))) == text

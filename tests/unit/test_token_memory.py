@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from art.tokens.graph import Node, TokenGraph, canonical, next_digest, prefix_digests
+from art.tokens.graph import Node, TokenGraph, canonical, given_turns, next_digest, prefix_digests
 from art.types.messages import FunctionCall, Message, ToolCall
 
 USER = Message(role="user", content="a")
@@ -160,3 +160,20 @@ def test_numbers_as_javascript_writes_them() -> None:
         python = assistant(None, json.dumps({"x": value}))
         javascript = assistant(None, json.dumps({"x": int(value) if value.is_integer() else value}))
         assert prefix_digests([USER, python]) == prefix_digests([USER, javascript])
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "text", "same"),
+    [("A", "Hello", True), ("B", "Hello", False), (None, "Hello", False), ("A", "Hello\n", False)],
+)
+def test_a_turn_that_the_client_wrote_itself_is_the_same_only_as_it_was(
+    reasoning: str | None, text: str, same: bool
+) -> None:
+    """A few-shot example was not sampled here: no record holds what a client changes in it."""
+    asked = [USER, assistant("Hello", reasoning="A"), USER]
+    digests = prefix_digests(asked)
+    graph, answer = TokenGraph(), assistant()
+    found = node(graph, None, next_digest(digests[-1], answer), [1, 2, 3], 4)
+    found.message, found.given = answer, given_turns(asked, 0)
+    again = [USER, assistant(text, reasoning=reasoning), USER, answer, USER]
+    assert (graph.match(prefix_digests(again), again).node is found) == same

@@ -66,6 +66,8 @@ def lines(told: Explanation) -> list[str]:
     found = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
     sampled = sum(choice.token_count for choice in choices)
     out.append(f"  {_many(len(told.calls), 'call')}, {sampled} tokens sampled; {found or 'nothing to train'}")
+    if told.upstream_calls:
+        out.append(f"  {_many(told.upstream_calls, 'call')} to other models, passed on and never trained")
     if told.next:
         out.append(f"  waits for {told.next}")
     for call in told.calls:
@@ -84,6 +86,13 @@ def _call_lines(call: ExplainedCall) -> list[str]:
     used = ", ".join(f"{name} {value}" for name, value in call.sampling_used.items())
     out.append(f"   sampled with {used or 'temperature 1.0'}")
     out += [f"   overruled: {override}" for override in call.overrides]
+    asked = {name: call.sampling_asked.get(name, "none") for name in ("response_schema", "tool_choice")}
+    forms = [name for name, value in asked.items() if value != "none"]
+    out += (
+        [f"   followed a grammar ({', '.join(forms)}); tokens that it forced are not trained"]
+        if forms
+        else []
+    )
     if call.prompt_tail is not None:
         out += _text(call.prompt_tail, "   < ")
     for choice in call.choices:

@@ -173,6 +173,10 @@ def _example(results: list[ScenarioRuns]) -> str:
     return next((run.rollout_id for run in [*wrong, *runs]), "ROLLOUT")
 
 
+LONGEST_LINE = 8192
+"""Bytes after which a line is shown in parts."""
+
+
 class Lines:
     """What the programs print, line by line behind the run's label: they run side by side."""
 
@@ -182,6 +186,9 @@ class Lines:
     def add(self, label: str, part: bytes) -> None:
         """More output of one run."""
         *whole, rest = (self._parts.get(label, b"") + part).split(b"\n")
+        while len(rest) > LONGEST_LINE:  # and what is kept stays short, so that adding to it stays cheap
+            whole.append(rest[:LONGEST_LINE])
+            rest = rest[LONGEST_LINE:]
         self._parts[label] = rest
         for line in whole:
             self._show(label, line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class EngineConfig(BaseModel):
@@ -28,6 +28,16 @@ class EngineConfig(BaseModel):
     prefix_cache: bool = True
     max_adapters: int | None = Field(None, ge=1)
     """Adapter versions held in memory at once."""
+
+    @model_validator(mode="after")
+    def _scripted_alone(self) -> EngineConfig:
+        """Said when the server starts, and not at its first call."""
+        given = [name for name in ("script", "token_log") if getattr(self, name) is not None]
+        if given and self.kind != "scripted":
+            raise ValueError(
+                f"{' and '.join(given)}: only the scripted engine has these; this one is {self.kind}"
+            )
+        return self
 
 
 class TrainerConfig(BaseModel):

@@ -183,7 +183,7 @@ async def _judge(
         "seconds": progress.ended.seconds,
         "output": bytes(progress.output[-KEPT_OUTPUT:]).decode(errors="replace"),
     }
-    said = bytearray()
+    said = _Progress()
     with tempfile.TemporaryFile() as stdin:
         stdin.write(json.dumps(transcript, ensure_ascii=False).encode(errors="replace"))
         stdin.seek(0)
@@ -193,10 +193,10 @@ async def _judge(
                 {**extra, "ART_ROLLOUT_ID": session.rollout_id}, inherited=program.environment
             ),
             stdin=stdin,
-            on_output=said.extend,
+            on_output=said.keep,
             timeout=REWARD_SECONDS,
         )
-    found = None if ended.status != 0 else printed_reward(bytes(said), "the reward command")
+    found = None if ended.status != 0 else printed_reward(bytes(said.output), "the reward command")
     if found is None:
         why = ended.failure or (
             f"its exit status is {ended.status}" if ended.status else "it printed no reward"

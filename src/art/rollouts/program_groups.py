@@ -80,7 +80,7 @@ class ScenarioRuns:
 def read_scenarios(file: Path) -> list[Any]:
     """One JSON value a line; empty lines are passed over. InvalidInput names the line that is none."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").split("\n")  # JSON may hold other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"the scenarios {file} cannot be read", cause=str(error)) from error
     scenarios = []
@@ -89,7 +89,7 @@ def read_scenarios(file: Path) -> list[Any]:
             continue
         try:
             scenario = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidInput(
                 f"{file}, line {number} is no JSON",
                 cause=str(error),

@@ -13,7 +13,7 @@ from art.server.runs import Run, outline, runs_of
 from art.server.structured import asked_form
 from art.store.records import CallText
 from art.store.store import Store
-from art.tokens.graph import Node, next_digest
+from art.tokens.graph import Node, given_turns, next_digest
 from art.tokens.tools import assistant_message
 from art.types.messages import Message, Piece
 from art.types.policy import Fate, Purpose
@@ -177,4 +177,5 @@ def node_of(plan: CallPlan, choice: Choice) -> Node:
         choice=choice.index,
         branch=plan.branch,
         turn=prompt.turn,
+        given=given_turns(plan.request.messages, prompt.depth),
     )

@@ -53,6 +53,7 @@ async def explain(
         auxiliary=row.auxiliary,
         next=_next(row, selection),
         calls=explained,
+        upstream_calls=len(await store.upstream_calls_of(row.rollout_id, row.project)),
     )
 
 

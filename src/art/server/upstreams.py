@@ -80,7 +80,37 @@ class Upstream:
     def scrub(self, raw: bytes) -> bytes:
         """`raw` without the key: some servers repeat in an error what they were sent."""
         secret = (self._key or SecretStr("")).get_secret_value().encode()
-        return raw.replace(secret, b"[the key]") if secret else raw
+        return raw.replace(secret, _SCRUBBED) if secret else raw
+
+    def scrubber(self) -> Scrubber:
+        """The same for a stream."""
+        return Scrubber((self._key or SecretStr("")).get_secret_value().encode())
+
+
+class Scrubber:
+    """A stream without the key, also where the key lies across two of its pieces. What cannot be the key leaves at once."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._held = b""
+
+    def feed(self, piece: bytes) -> bytes:
+        """The part that is certain."""
+        if not self._secret:
+            return piece
+        data = (self._held + piece).replace(self._secret, _SCRUBBED)
+        longest = min(len(self._secret) - 1, len(data))
+        held = next((n for n in range(longest, 0, -1) if data.endswith(self._secret[:n])), 0)
+        self._held = data[len(data) - held :]
+        return data[: len(data) - held]
+
+    def finish(self) -> bytes:
+        """What was held back, at the end."""
+        held, self._held = self._held, b""
+        return held
+
+
+_SCRUBBED = b"[the key]"
 
 
 class Upstreams:

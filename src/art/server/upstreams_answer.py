@@ -23,7 +23,7 @@ MAX_CAUSE = 500
 def answer_headers(upstream: Upstream, response: httpx2.Response) -> dict[str, str]:
     """Headers of the upstream's answer that concern the client."""
     kept = {
-        name: value
+        name: upstream.scrub(value.encode("latin-1", "replace")).decode("latin-1")
         for name, value in response.headers.items()
         if name in _PASSED or name.startswith(_PASSED_PREFIXES)
     }
@@ -50,6 +50,7 @@ def said(raw: bytes) -> str:
 def failure(upstream: Upstream, status: int, raw: bytes, *, location: str = "") -> ArtError | None:
     """The error that a status stands for; None for a status that is passed on as it is."""
     name = upstream.name
+    location = upstream.scrub(location.encode(errors="replace")).decode(errors="replace")
     if 300 <= status < 400:
         return UpstreamFailed(
             f"the upstream {name} answered {status}, a redirect",
@@ -92,7 +93,7 @@ def broken(upstream: Upstream, error: Exception) -> ArtError:
 def wrong_json(upstream: Upstream, status: int, raw: bytes) -> UpstreamFailed:
     """An answer that its dialect's clients could not read."""
     return UpstreamFailed(
-        f"the upstream {upstream.name} answered {status} with what is no JSON",
+        f"the upstream {upstream.name} answered {status} with what is no JSON, or JSON with NaN or half a character",
         cause=f"it begins: {raw[:100]!r}" if raw else "it is empty",
         hint=f"check server.upstreams.{upstream.name}.base_url; it ends in the version, as /v1",
     )

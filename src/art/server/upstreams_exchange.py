@@ -161,12 +161,19 @@ class Exchange:
                     await self._read_whole(response, kept)
                     return
                 self._head.set_result(Head(response.status_code, answer_headers(upstream, response), None))
-                async for chunk in response.aiter_bytes():
+                scrubber = upstream.scrubber()
+                async for piece in response.aiter_bytes():
                     deadline.reschedule(loop.time() + self._seconds)
-                    if len(kept) < MAX_KEPT_BYTES:
-                        kept += chunk
-                    await self._chunks.put(chunk)
+                    await self._pass(scrubber.feed(piece), kept)
+                await self._pass(scrubber.finish(), kept)
         self._record.outcome = "answered"
+
+    async def _pass(self, chunk: bytes, kept: bytearray) -> None:
+        """Hand a part of a stream over, and keep it within the bound."""
+        if len(kept) < MAX_KEPT_BYTES:
+            kept += chunk
+        if chunk:
+            await self._chunks.put(chunk)
 
     async def _read_whole(self, response: httpx2.Response, kept: bytearray) -> None:
         """Take an answer in one piece, and decide whether the client gets it as it is."""
@@ -210,9 +217,13 @@ class Exchange:
             answer = await self._off_loop.run(len(kept), _readable, kept, self._head.done())
             record.usage = usage_of(answer)
             await self._keep(record, answer)
-        except ArtError as failed:
-            error = error or failed
-            logger.error("the call %s to %s is not recorded: %s", record.call_id, record.upstream, failed)
+        except Exception as failed:
+            # A boundary: what the store cannot take must not leave the client without an answer.
+            logger.exception("the call %s to %s is not recorded", record.call_id, record.upstream)
+            cause = str(failed) if isinstance(failed, ArtError) else type(failed).__name__
+            error = error or UpstreamFailed(
+                f"the answer of the upstream {record.upstream} could not be recorded", cause=cause
+            )
         if self._record.outcome == "cancelled" and self._stopped is None:
             return  # nobody is left to tell
         if self._head.done():
@@ -226,8 +237,9 @@ class Exchange:
 
 
 def _is_json(raw: bytes) -> bool:
+    """JSON that can be stored too: Python's reader takes NaN and half characters, other readers do not."""
     try:
-        json.loads(raw)
+        json.dumps(json.loads(raw), ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):
         return False
     return True

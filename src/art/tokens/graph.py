@@ -28,6 +28,10 @@ MAX_HELD_TOKENS = 2_000_000
 """Of one session, 8 MB. A path is at most one context long, so this is dozens of branches of the longest contexts."""
 
 
+Given = tuple[int, str, str]
+"""Index among the messages, text and reasoning of an assistant's turn that was not sampled here."""
+
+
 @dataclass(slots=True, eq=False)
 class Node:
     """One sampled choice and the path to it."""
@@ -46,6 +50,8 @@ class Node:
     branch: int
     turn: str
     """Digest of the prompt it answers; siblings have the same."""
+    given: tuple[Given, ...] = ()
+    """What the client put into the assistant's mouth behind its parent: such turns are the client's own text."""
     children: int = 0
 
     @property
@@ -266,6 +272,20 @@ def _digest(data: object) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def given_turns(messages: Sequence[Message], start: int) -> tuple[Given, ...]:
+    """The assistant's turns from index `start` on, none of which was sampled here."""
+    return tuple(
+        given_turn(messages, index)
+        for index in range(start, len(messages))
+        if messages[index].role == "assistant"
+    )
+
+
+def given_turn(messages: Sequence[Message], index: int) -> Given:
+    """One of them. Nothing of it is forgiven: no record holds what the client changed."""
+    return index, messages[index].text, messages[index].reasoning or ""
+
+
 def _turn_of(node: Node | None) -> str:
     return node.turn if node is not None else ""
 
@@ -276,7 +296,7 @@ def _ids(node: Node) -> list[str]:
 
 def _same_reasoning(node: Node, messages: Sequence[Message]) -> bool:
     """Reasoning may be left out by the client, or lose the white space around it, but not be changed; a choice that it
-    names is that one."""
+    names is that one, and turns that the client wrote itself are as they were."""
     at: Node | None = node
     while at is not None:
         message = messages[at.depth - 1]
@@ -284,6 +304,8 @@ def _same_reasoning(node: Node, messages: Sequence[Message]) -> bool:
         if said and said != (at.message.reasoning or "").strip():
             return False
         if message.recorded is not None and message.recorded != at.name:
+            return False
+        if any(given_turn(messages, index) != (index, text, thought) for index, text, thought in at.given):
             return False
         at = at.parent
     return True

@@ -79,3 +79,5 @@ class Explanation(BaseModel):
     next: str
     """What has to happen before the rollout is trained; empty when nothing will."""
     calls: list[ExplainedCall]
+    upstream_calls: int = 0
+    """Calls to other models that were passed on, which are never trained."""

@@ -290,7 +290,7 @@ def make_cache(shape: ModelShape, placement: Placement, *, slots: int, context: 
 def keep_plain(placement: Placement, *, elements: int, versions: int) -> Placement:
     """Have single rows use a second, plain copy of the weights where all versions' copies fit into PLAIN_SHARE."""
     fits = versions * elements * placement.dtype.itemsize <= PLAIN_SHARE * memory_bytes(placement.device)
-    return replace(placement, keep_plain=placement.pack == "onednn" and fits)
+    return replace(placement, keep_plain=placement.pack != "none" and fits)
 
 
 def slot_count(max_batch: int) -> int:

@@ -18,9 +18,10 @@ from art.types.messages import ToolCall
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _CALL, _SEP, _CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 MARKS = (BEGIN, END, _CALL, _SEP, _CALL_END)
-_HEAD = re.compile(rf"\s*{_CALL}([^\n<`{{]*){_SEP}([^\n<`{{]*)\s*(```(?:json)?)?\s*(?={{)")
-_NAME = re.compile(rf"\s*{_CALL}([^\n<`{{]*){_SEP}\s*(?={{)")
-_FOOT = re.compile(rf"\s*(?:```)?\s*{_CALL_END}")
+# Each run of white space has one quantifier (and keeps what it took, `*+`): text of nothing else costs its length.
+_HEAD = re.compile(rf"\s*+{_CALL}([^\n<`{{]*+){_SEP}([^\n<`{{]*+)\s*+(?:```(?:json)?\s*+)?(?={{)")
+_NAME = re.compile(rf"\s*+{_CALL}([^\n<`{{]*+){_SEP}\s*+(?={{)")
+_FOOT = re.compile(rf"\s*+(?:```\s*+)?{_CALL_END}")
 
 
 @dataclass(frozen=True, slots=True)
