@@ -75,6 +75,11 @@ def main() -> int:
     return 0 if all(bar["ok"] for bar in report["bars"]) else 1
 
 
+def ratio(slower: list[float], faster: list[float]) -> float:
+    """The median over the rounds of the ratio within a round: a shared machine's own speed changes between rounds."""
+    return median(one / other for one, other in zip(slower, faster, strict=True))
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default=MODEL)
@@ -186,9 +191,7 @@ class Bench:
             for batch, kinds in self.seconds.items()
         }
         ratios = {
-            str(batch): {
-                kind: round(median(kinds["generate"]) / median(kinds[kind]), 3) for kind in self.engines
-            }
+            str(batch): {kind: round(ratio(kinds["generate"], kinds[kind]), 3) for kind in self.engines}
             for batch, kinds in self.seconds.items()
         }
         figures = {
