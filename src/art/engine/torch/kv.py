@@ -68,6 +68,10 @@ class KVCache:
         """Keys and values of a layer, each [S, H, C, D]."""
         return self._layers[index][0], self._layers[index][1]
 
+    def sequence(self, layer: int, slot: int) -> Tensor:
+        """Keys and values of one slot in a layer, [2, H, C, D]."""
+        return self._layers[layer][:, slot]
+
     def reserve(self, tokens: int) -> None:
         """Make every slot hold at least `tokens`, at most the context."""
         if tokens <= self.capacity:

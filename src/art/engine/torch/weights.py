@@ -88,6 +88,11 @@ class TensorFile:
 class Linear(Protocol):
     """y_T_O = x_T_I @ weight.T + bias."""
 
+    @property
+    def plain(self) -> PlainLinear | None:
+        """The layer as torch stores it, for single rows; None where it is not kept."""
+        ...
+
     def __call__(self, x_T_I: Tensor) -> Tensor: ...
 
 
@@ -98,8 +103,21 @@ class PlainLinear:
     weight_O_I: Tensor
     bias_O: Tensor | None
 
+    @property
+    def plain(self) -> PlainLinear:
+        return self
+
     def __call__(self, x_T_I: Tensor) -> Tensor:
         return functional.linear(x_T_I, self.weight_O_I, self.bias_O)
+
+    def row(self, x_I: Tensor, *, alpha: float = 1.0, plus_O: Tensor | None = None) -> Tensor:
+        """alpha * (weight @ x) + bias + plus, [O]: a single row in one call."""
+        added = self.bias_O
+        if plus_O is not None:
+            added = plus_O if added is None else plus_O + added
+        if added is None:
+            return torch.addmv(x_I.new_empty(len(self.weight_O_I)), self.weight_O_I, x_I, beta=0, alpha=alpha)
+        return torch.addmv(added, self.weight_O_I, x_I, alpha=alpha)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +130,11 @@ class PackedLinear:
 
     packed: Tensor
     bias_O: Tensor | None
-    plain_O_I: Tensor | None
+    plain: PlainLinear | None
 
     def __call__(self, x_T_I: Tensor) -> Tensor:
-        if self.plain_O_I is not None and len(x_T_I) == 1:
-            return functional.linear(x_T_I, self.plain_O_I, self.bias_O)
+        if self.plain is not None and len(x_T_I) == 1:
+            return self.plain(x_T_I)
         return torch.ops.mkldnn._linear_pointwise(x_T_I, self.packed, self.bias_O, "none", [], "")
 
 
@@ -126,27 +144,28 @@ class MklLinear:
 
     One packed weight serves any number of rows: MKL's reference for `cblas_sgemm_pack` asks for the same layout and
     number of threads in packing and computing, not for the same number of rows. torch's operator computes with it
-    only when it is told the number of rows at hand, and otherwise with `plain_O_I`. That is a weight in size alone where
-    no plain one is kept for single rows, which it serves a fifth faster (whole steps of SmolLM2-135M).
+    only when it is told the number of rows at hand, and otherwise with `weight_O_I`. That is a weight in size alone
+    where no plain one is kept for single rows, which it serves a fifth faster (whole steps of SmolLM2-135M).
     """
 
     packed: Tensor
-    plain_O_I: Tensor
+    weight_O_I: Tensor
     bias_O: Tensor | None
-    keep_plain: bool
+    plain: PlainLinear | None
 
     @classmethod
     def of(cls, weight_O_I: Tensor, bias_O: Tensor | None, *, keep_plain: bool = False) -> MklLinear:
         """`weight_O_I` is float32 on the CPU."""
         weight = weight_O_I.contiguous()
         packed = torch.ops.mkl._mkl_reorder_linear_weight(weight, MKL_ROWS)
-        plain = weight if keep_plain else weight.new_full((1,), torch.nan).expand(weight.shape)
-        return cls(packed, plain, bias_O, keep_plain)
+        if keep_plain:
+            return cls(packed, weight, bias_O, PlainLinear(weight, bias_O))
+        return cls(packed, weight.new_full((1,), torch.nan).expand(weight.shape), bias_O, None)
 
     def __call__(self, x_T_I: Tensor) -> Tensor:
-        if self.keep_plain and len(x_T_I) == 1:
-            return functional.linear(x_T_I, self.plain_O_I, self.bias_O)
-        return torch.ops.mkl._mkl_linear(x_T_I, self.packed, self.plain_O_I, self.bias_O, len(x_T_I))
+        if self.plain is not None and len(x_T_I) == 1:
+            return self.plain(x_T_I)
+        return torch.ops.mkl._mkl_linear(x_T_I, self.packed, self.weight_O_I, self.bias_O, len(x_T_I))
 
 
 MKL_ROWS = 64
@@ -175,7 +194,7 @@ class Placement:
         if self.pack == "onednn":
             weight = weight.contiguous()
             packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-            return PackedLinear(packed, bias, weight if self.keep_plain else None)
+            return PackedLinear(packed, bias, PlainLinear(weight, bias) if self.keep_plain else None)
         return PlainLinear(weight.contiguous(), bias)
 
 
