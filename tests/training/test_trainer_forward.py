@@ -1,22 +1,37 @@
-"""The trainer's forward pass on tries against plain transformers and PEFT, sequence by sequence."""
+"""The trainer's forward pass on tries against plain transformers and PEFT, sequence by sequence.
+
+Both bodies are held to the reference: our own, and the one of transformers and PEFT.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from peft import get_peft_model_state_dict
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from art.config.model import LoraConfig
 from art.errors import ConfigError
 from art.tokens.samples import SampledChoice
 from art.trainer import attention
-from art.trainer.forward import Policy, choose_dtype, local_attention, make_row
+from art.trainer.body import Body
+from art.trainer.forward import Policy, adapter_config, choose_dtype, make_row
 from art.trainer.head import chunked_logprobs
+from art.trainer.llama import LlamaBody
+from art.trainer.peft_body import PeftBody
 
 VOCAB = 300
 
@@ -29,26 +44,60 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("llama")
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+MODELS = {
+    "llama": (LlamaConfig, LlamaForCausalLM, {}),
+    "llama3 positions, tied": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        {
+            "tie_word_embeddings": True,
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "rope_theta": 500.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 32}),
+}
+
+
+def save_model(kind: str, path: Path) -> Path:
+    """A random model with biases and norms that do something."""
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-    )
-    LlamaForCausalLM(config).save_pretrained(path)
+    config, model, more = MODELS[kind]
+    made = model(config(**SIZES, **more))
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter), alpha=0.2 if "norm" in name else 0.05)
+    made.save_pretrained(path)
     return path
 
 
-def make_policy(folder: Path, dtype: torch.dtype = torch.float32) -> Policy:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model("llama", tmp_path_factory.mktemp("llama"))
+
+
+def make_policy(folder: Path, dtype: torch.dtype = torch.float32, body: type[Any] = LlamaBody) -> Policy:
     """A policy whose adapter does something."""
-    policy = Policy.load(folder, lora=LoraConfig(r=4, alpha=8), dtype=dtype)
+    lora = LoraConfig(r=4, alpha=8)
+    made: Body = body.load(folder, lora=lora, dtype=dtype)
+    policy = Policy(made, lora=lora, dtype=dtype, note="")
     generator = torch.Generator().manual_seed(1)
     for parameter in policy.parameters.values():
         with torch.no_grad():
@@ -82,17 +131,32 @@ def some_choices() -> list[SampledChoice]:
     ]
 
 
-def reference(policy: Policy, choices: Sequence[SampledChoice]) -> torch.Tensor:
-    """Through PEFT's own model, one sequence after another, all logits at once."""
-    policy.peft.get_base_model().set_attn_implementation("eager")
-    found = []
-    for one in choices:
-        ids = torch.from_numpy(np.concatenate([one.prompt, one.completion]))
-        logits = policy.peft(input_ids=ids[None]).logits[0].float() / one.temperature
-        logprobs = torch.log_softmax(logits, dim=-1)[len(one.prompt) - 1 : -1]
-        found.append(logprobs.gather(1, torch.from_numpy(one.completion)[:, None])[:, 0])
-    policy.peft.get_base_model().set_attn_implementation(attention.NAME)
-    return torch.cat(found)
+class Reference:
+    """PEFT's own model with a policy's adapter: one sequence after another, all logits at once."""
+
+    def __init__(self, folder: Path, policy: Policy) -> None:
+        self.policy = Policy(
+            PeftBody.load(folder, lora=policy.lora, dtype=policy.dtype),
+            lora=policy.lora,
+            dtype=policy.dtype,
+            note="",
+        )
+        self.policy.load_adapter_state(policy.adapter_state())
+        self._model = self.policy.body.peft
+        self._model.get_base_model().set_attn_implementation("eager")
+
+    def logprobs(self, choices: Sequence[SampledChoice]) -> torch.Tensor:
+        found = []
+        for one in choices:
+            ids = torch.from_numpy(np.concatenate([one.prompt, one.completion]))
+            logits = self._model(input_ids=ids[None]).logits[0].float() / one.temperature
+            logprobs = torch.log_softmax(logits, dim=-1)[len(one.prompt) - 1 : -1]
+            found.append(logprobs.gather(1, torch.from_numpy(one.completion)[:, None])[:, 0])
+        return torch.cat(found)
+
+
+def reference(folder: Path, policy: Policy, choices: Sequence[SampledChoice]) -> torch.Tensor:
+    return Reference(folder, policy).logprobs(choices)
 
 
 def gradients(policy: Policy, value: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -100,19 +164,46 @@ def gradients(policy: Policy, value: torch.Tensor) -> dict[str, torch.Tensor]:
     return dict(zip(names, torch.autograd.grad(value, parameters), strict=True))
 
 
+@pytest.mark.parametrize("body", [LlamaBody, PeftBody])
 @pytest.mark.parametrize(("block", "merge"), [(256, 32_768), (7, 0), (16, 100), (1, 0)])
 def test_a_trie_gives_the_log_probabilities_and_gradients_of_its_sequences(
-    folder: Path, block: int, merge: int
+    folder: Path, block: int, merge: int, body: type[Any]
 ) -> None:
-    policy, choices = make_policy(folder), some_choices()
+    policy, choices = make_policy(folder, body=body), some_choices()
+    assert_equal_to_reference(folder, policy, choices, block=block, merge=merge)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_our_own_body_is_every_kind_of_model(kind: str, tmp_path: Path) -> None:
+    policy = Policy.load(save_model(kind, tmp_path), lora=LoraConfig(r=4, alpha=8), dtype=torch.float32)
+    assert isinstance(policy.body, LlamaBody)
+    policy = make_policy(tmp_path)
+    assert_equal_to_reference(tmp_path, policy, some_choices())
+    policy.tree = False
+    for one in some_choices():
+        found, _ = policy.logprobs(make_row([one], policy.device), chunk=64)
+        torch.testing.assert_close(found, reference(tmp_path, policy, [one]), atol=3e-6, rtol=0)
+
+
+def assert_equal_to_reference(
+    folder: Path,
+    policy: Policy,
+    choices: Sequence[SampledChoice],
+    *,
+    block: int = attention.BLOCK,
+    merge: int = attention.MERGE_SCORES,
+) -> None:
+    """Log-probabilities, and the gradient of every matrix of the adapter."""
     row = make_row(choices, policy.device)
     row = replace(row, blocks=attention.plan_blocks(row.trie, device=policy.device, block=block, merge=merge))
     found, _ = policy.logprobs(row, chunk=5)
-    expected = reference(policy, choices)
+    model = Reference(folder, policy)
+    expected = model.logprobs(choices)
     weights = torch.linspace(-1, 1, len(found))
-    torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+    torch.testing.assert_close(found, expected, atol=3e-6, rtol=0)
     ours = gradients(policy, (found * weights).sum())
-    theirs = gradients(policy, (expected * weights).sum())
+    theirs = gradients(model.policy, (expected * weights).sum())
+    assert ours.keys() == theirs.keys()
     for name, gradient in theirs.items():
         torch.testing.assert_close(ours[name], gradient, atol=1e-5 * float(gradient.abs().max()), rtol=0)
 
@@ -130,7 +221,7 @@ def test_packing_changes_no_log_probability(folder: Path, budget: int) -> None:
     expected = dict(
         zip(
             map(id, choices),
-            reference(policy, choices).split([len(c.completion) for c in choices]),
+            reference(folder, policy, choices).split([len(c.completion) for c in choices]),
             strict=True,
         )
     )
@@ -144,7 +235,7 @@ def test_bfloat16_stays_within_rounding_of_its_own_plain_pass(folder: Path) -> N
     policy, choices = make_policy(folder, torch.bfloat16), some_choices()
     assert {parameter.dtype for parameter in policy.parameters.values()} == {torch.float32}
     found, _ = policy.logprobs(make_row(choices, policy.device), chunk=1024)
-    assert float((found - reference(policy, choices)).abs().mean()) < 0.02
+    assert float((found - reference(folder, policy, choices)).abs().mean()) < 0.02
     assert all(bool(g.isfinite().all()) for g in gradients(policy, found.sum()).values())
 
 
@@ -157,7 +248,7 @@ def test_the_check_on_the_first_batch_passes_and_runs_once(folder: Path) -> None
 
 def test_wrong_tree_attention_is_found_and_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy, choices = make_policy(folder), some_choices()
-    expected = reference(policy, choices)
+    expected = reference(folder, policy, choices)
     monkeypatch.setattr(
         attention, "_bias", lambda tout, start, end, stop: torch.zeros(stop - start, end - start)
     )
@@ -170,11 +261,46 @@ def test_wrong_tree_attention_is_found_and_given_up(folder: Path, monkeypatch: p
     assert float(found.sum()) == pytest.approx(float(expected.sum()), abs=1e-4)
 
 
-def test_models_with_local_attention_take_no_tries() -> None:
-    config = LlamaConfig()
-    assert local_attention(config) is None
-    config.layer_types = ["full_attention", "sliding_attention"]
-    assert "sliding_attention" in (local_attention(config) or "")
+def test_models_with_local_attention_take_no_tries(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    kinds = ["full_attention", "sliding_attention"]
+    config = Qwen2Config(
+        **SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=1, layer_types=kinds
+    )
+    Qwen2ForCausalLM(config).save_pretrained(tmp_path)
+    policy = Policy.load(tmp_path, lora=LoraConfig(), dtype=torch.float32)
+    assert isinstance(policy.body, PeftBody)
+    assert "sliding-window" in policy.note
+    assert "sliding_attention" in str(policy.body.local_attention)
+    assert not policy.tree
+
+
+def test_adapters_that_are_not_ours_are_pefts(folder: Path) -> None:
+    lora = LoraConfig(r=4, target_modules=("q_proj", "lm_head"))
+    policy = Policy.load(folder, lora=lora, dtype=torch.float32)
+    assert isinstance(policy.body, PeftBody)
+    assert "lm_head" in policy.note
+
+
+def test_a_fresh_adapter_is_the_base_model(folder: Path) -> None:
+    policy = Policy.load(folder, lora=LoraConfig(r=4, alpha=8), dtype=torch.float32)
+    row = make_row(some_choices(), policy.device)
+    fresh, _ = policy.logprobs(row, chunk=64)
+    with policy.adapter_off():
+        base, _ = policy.logprobs(row, chunk=64)
+    assert torch.equal(fresh, base)
+    again = Policy.load(folder, lora=LoraConfig(r=4, alpha=8), dtype=torch.float32)
+    assert all(torch.equal(again.fresh_adapter[name], one) for name, one in policy.fresh_adapter.items())
+
+
+def test_the_adapters_files_are_pefts_own(folder: Path, tmp_path: Path) -> None:
+    policy = make_policy(folder)
+    theirs = PeftBody.load(folder, lora=policy.lora, dtype=torch.float32).peft
+    assert set(policy.adapter_state()) == set(get_peft_model_state_dict(theirs))
+    written = adapter_config(policy.lora, str(folder))
+    expected = theirs.peft_config["default"].to_dict()
+    expected["target_modules"] = sorted(expected["target_modules"])
+    assert {name: expected[name] for name in written} == written | {"inference_mode": False}
 
 
 def test_the_head_in_chunks_in_float64() -> None:
@@ -196,7 +322,7 @@ def test_the_head_in_chunks_in_float64() -> None:
 def test_probe_is_the_log_probability_of_each_token_given_its_past(folder: Path) -> None:
     policy = make_policy(folder)
     tokens = [5, 9, 200, 3, 3]
-    expected = reference(policy, [choice(tokens[:1], tokens[1:])])
+    expected = reference(folder, policy, [choice(tokens[:1], tokens[1:])])
     assert policy.probe(tokens) == pytest.approx(expected.tolist(), abs=2e-6)
 
 

@@ -7,9 +7,6 @@ taken block by block, each against the contiguous run of queries that can see an
 are joined by the running softmax of FlashAttention (Dao et al. 2022, arXiv:2205.14135, algorithm 1). Nothing
 of size S x S is ever held, forward or backward, and every operation is a plain batched matrix product,
 which on a CPU is faster than the backward pass of the fused attention.
-
-It is registered with transformers as the attention implementation `art_tree`, so every architecture
-that uses its attention interface can be trained on tries; the plan travels as the keyword `art_plan`.
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ from torch import Tensor
 
 from art.tokens.samples import Segment, Trie
 
-NAME = "art_tree"
 BLOCK = 256
 """Keys of a block at most: bounds the scores held at once to H * S * BLOCK numbers."""
 MERGE_SCORES = 32_768
@@ -143,26 +139,3 @@ def tree_attention(
         k_KSD, v_KSD = k_KSD.repeat_interleave(groups, dim=0), v_KSD.repeat_interleave(groups, dim=0)
     out: Tensor = TreeAttention.apply(q_HSD * scale, k_KSD, v_KSD, blocks)
     return out
-
-
-def _interface(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    scaling: float,
-    art_plan: tuple[Block, ...],
-    **unused: Any,
-) -> tuple[Tensor, None]:
-    """What transformers calls: [1, H, S, D] in, [1, S, H, D] out."""
-    out = tree_attention(query[0], key[0], value[0], art_plan, scale=scaling)
-    return out.transpose(0, 1).unsqueeze(0), None
-
-
-def register() -> None:
-    """Make `art_tree` known to transformers."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(NAME, _interface)

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from art.algorithms.packing import pack
 from art.config.model import LoraConfig
-from art.errors import ConfigError, boundary
+from art.errors import ConfigError
 from art.tokens.samples import SampledChoice, Trie, build_trie, common_prefix, depth_first
 from art.trainer import attention
+from art.trainer.body import Body, load_body
 from art.trainer.head import chunked_logprobs
 
 log = logging.getLogger(__name__)
@@ -92,60 +93,47 @@ def make_row(choices: Sequence[SampledChoice], device: torch.device) -> Row:
 
 
 class Policy:
-    """A base model with one LoRA adapter attached; PEFT holds the adapter."""
+    """A base model with one LoRA adapter attached."""
 
-    def __init__(self, model: Any, *, lora: LoraConfig, dtype: torch.dtype) -> None:
-        self.peft = model
+    def __init__(self, body: Body, *, lora: LoraConfig, dtype: torch.dtype, note: str) -> None:
+        self.body = body
         self.tree = True
-        """False: sequences are computed one by one, through the model's own attention."""
+        """False: sequences are computed one by one, by a plain attention."""
         self.verified = False
         self.lora = lora
         self.dtype = dtype
-        self.device = next(model.parameters()).device
-        self.parameters: dict[str, torch.nn.Parameter] = {
-            name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
-        }
+        self.note = note
+        """Whose forward pass this is."""
         self.fresh_adapter = self.adapter_state()
         """As initialised from `lora.seed`: what a new model starts from."""
 
     @classmethod
     def load(cls, base: Path, *, lora: LoraConfig, dtype: torch.dtype) -> Policy:
         """Load the base model in `dtype` and attach a fresh adapter (B = 0) in float32."""
-        from peft import get_peft_model
-        from transformers import AutoModelForCausalLM
-
-        attention.register()
-        with boundary(f"loading {base}", ConfigError):
-            model = AutoModelForCausalLM.from_pretrained(
-                base, dtype=dtype, attn_implementation=attention.NAME, local_files_only=True
-            )
-        model.to("cuda" if torch.cuda.is_available() else "cpu")
-        model.eval()
-        with torch.random.fork_rng():
-            torch.manual_seed(lora.seed)
-            with boundary("attaching the adapter", ConfigError, hint="check lora.target_modules"):
-                wrapped = get_peft_model(model, peft_config(lora, base), autocast_adapter_dtype=True)
-        policy = cls(wrapped, lora=lora, dtype=dtype)
-        if reason := local_attention(model.config):
-            log.warning("sequences are trained one by one: %s", reason)
-            policy.use_plain_attention()
+        body, note = load_body(base, lora=lora, dtype=dtype)
+        policy = cls(body, lora=lora, dtype=dtype, note=note)
+        if body.local_attention is not None:
+            log.warning("sequences are trained one by one: %s", body.local_attention)
+            policy.tree = False
         return policy
 
     @property
-    def _causal_lm(self) -> Any:
-        return self.peft.get_base_model()
+    def device(self) -> torch.device:
+        return self.body.device
+
+    @property
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The adapter's matrices, by PEFT's names."""
+        return self.body.parameters
 
     @property
     def vocab_size(self) -> int:
-        return int(self._causal_lm.get_input_embeddings().weight.shape[0])
+        return self.body.vocab_size
 
     @property
     def activation_bytes(self) -> float:
-        """Estimate of what one token keeps in memory between forward and backward."""
-        config = self._causal_lm.config
-        # Per layer about ten vectors of the hidden size and five of the MLP's, plus LoRA's copies in float32.
-        width = 10 * config.hidden_size + 5 * config.intermediate_size
-        return float(config.num_hidden_layers * width * (4 if self.dtype == torch.float32 else 6))
+        """Estimate of what one token keeps in memory between forward and backward; bf16 has copies in float32."""
+        return float(self.body.activation_numbers * (4 if self.dtype == torch.float32 else 6))
 
     def rows(self, choices: Sequence[SampledChoice], *, budget: int) -> list[Row]:
         """`choices` cut into rows of at most `budget` tokens; without tries, a row for each sequence."""
@@ -154,21 +142,11 @@ class Policy:
 
     def hidden(self, row: Row) -> Tensor:
         """[S, E], the last hidden states of a trie. Without `tree` the row is one sequence."""
-        plan = {"art_plan": row.blocks} if self.tree else {}
-        out = self._causal_lm.model(
-            input_ids=row.token_ids[None], position_ids=row.depth[None], use_cache=False, **plan
-        )
-        hidden: Tensor = out.last_hidden_state[0]
-        return hidden
-
-    def use_plain_attention(self) -> None:
-        """Compute one sequence at a time through the model's own attention."""
-        self.tree = False
-        self._causal_lm.set_attn_implementation("sdpa")
+        return self.body.hidden(row.token_ids, row.depth, row.blocks if self.tree else None)
 
     @torch.no_grad()
     def verify(self, choices: Sequence[SampledChoice], *, chunk: int) -> str | None:
-        """Compare the trie's log-probabilities with the model's own attention, once per loaded model.
+        """Compare the trie's log-probabilities with those by a plain attention, once per loaded model.
 
         The first and the last of `choices` in depth-first order are the two that share least, so both the
         shared prefix and the fork are seen. Returns why tries are given up from now on, or None.
@@ -180,17 +158,16 @@ class Policy:
         pair = [choices[index] for index in dict.fromkeys((order[0], order[-1]))]
         row = make_row(pair, self.device)
         found = [self.logprobs(row, chunk=chunk)[0][row.owner.to(self.device) == i] for i in range(len(pair))]
-        self.use_plain_attention()
+        self.tree = False
         expected = [self.logprobs(make_row([choice], self.device), chunk=chunk)[0] for choice in pair]
         difference = float((torch.cat(found) - torch.cat(expected)).abs().mean())
         bound = TREE_BOUND_FP32 if self.dtype == torch.float32 else TREE_BOUND_BF16
         if difference <= bound:
             self.tree = True
-            self._causal_lm.set_attn_implementation(attention.NAME)
             return None
         reason = (
-            f"sequences are trained one by one: shared prefixes gave other log-probabilities than the model's "
-            f"own attention (mean difference {difference:.2g}, bound {bound:g})"
+            f"sequences are trained one by one: shared prefixes gave other log-probabilities than a plain "
+            f"attention (mean difference {difference:.2g}, bound {bound:g})"
         )
         log.warning(reason)
         return reason
@@ -198,29 +175,25 @@ class Policy:
     def logprobs(self, row: Row, *, chunk: int) -> tuple[Tensor, Tensor]:
         """Log-probabilities (with gradient) and entropies of the row's targets, [N] each, float32."""
         hidden_NE = self.hidden(row)[row.query]
-        head_VE = self._causal_lm.get_output_embeddings().weight
-        return chunked_logprobs(hidden_NE, head_VE, row.target, row.temperature, chunk=chunk)
+        return chunked_logprobs(hidden_NE, self.body.head, row.target, row.temperature, chunk=chunk)
 
     @contextmanager
     def adapter_off(self) -> Iterator[None]:
         """The base model itself."""
-        with self.peft.disable_adapter():
+        with self.body.adapter_off():
             yield
 
     def adapter_state(self) -> dict[str, Tensor]:
         """The adapter's tensors under PEFT's file names."""
-        from peft import get_peft_model_state_dict
-
         return {
-            name: tensor.detach().to("cpu", torch.float32, copy=True).contiguous()
-            for name, tensor in get_peft_model_state_dict(self.peft).items()
+            file_name(name): parameter.detach().to("cpu", torch.float32, copy=True).contiguous()
+            for name, parameter in self.parameters.items()
         }
 
+    @torch.no_grad()
     def load_adapter_state(self, tensors: dict[str, Tensor]) -> None:
         """Replace the adapter's tensors. Raises ConfigError when names or shapes do not fit this model."""
-        from peft import set_peft_model_state_dict
-
-        expected = self.adapter_state()
+        expected = {file_name(name): parameter for name, parameter in self.parameters.items()}
         wrong = sorted(set(expected) ^ set(tensors)) or sorted(
             name for name, tensor in tensors.items() if tensor.shape != expected[name].shape
         )
@@ -230,7 +203,8 @@ class Policy:
                 cause=f"{len(wrong)} tensors are missing, unknown or of another shape, such as {wrong[0]}",
                 hint="an adapter belongs to one base model, rank and list of target modules",
             )
-        set_peft_model_state_dict(self.peft, tensors)
+        for name, tensor in tensors.items():
+            expected[name].copy_(tensor)
 
     @torch.no_grad()
     def probe(self, token_ids: list[int]) -> list[float]:
@@ -250,24 +224,27 @@ class Policy:
         return [float(value) for value in logprobs]
 
 
-def local_attention(config: Any) -> str | None:
-    """Why a model's attention does not see all ancestors, or None. Short sequences would not show it."""
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
-        return f"the model has layers of the kinds {', '.join(sorted(kinds))}"
-    return None
+def file_name(parameter: str) -> str:
+    """The name that PEFT saves a parameter under: without the adapter's own name."""
+    return parameter.replace(".default.", ".").removesuffix(".default")
 
 
-def peft_config(lora: LoraConfig, base: Path) -> Any:
-    """The adapter's shape in PEFT's own class, as adapter_config.json holds it."""
-    import peft
-
-    return peft.LoraConfig(
-        r=lora.r,
-        lora_alpha=lora.alpha,
-        target_modules=list(lora.target_modules),
-        lora_dropout=0.0,
-        bias="none",
-        task_type="CAUSAL_LM",
-        base_model_name_or_path=str(base),
-    )
+def adapter_config(lora: LoraConfig, base: str) -> dict[str, Any]:
+    """The content of adapter_config.json; what is not named there has PEFT's default."""
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "inference_mode": True,
+        "r": lora.r,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": 0.0,
+        "target_modules": sorted(lora.target_modules),
+        "bias": "none",
+        "modules_to_save": None,
+        "rank_pattern": {},
+        "alpha_pattern": {},
+        "fan_in_fan_out": False,
+        "use_dora": False,
+        "use_rslora": False,
+    }

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -23,7 +22,7 @@ from art.trainer import parity
 from art.trainer.batch import Batch, load_batch
 from art.trainer.checkpoint import ADAPTER, ADAPTER_CONFIG, CheckpointStore, Manifest, TrainerState
 from art.trainer.figures import batch_metrics, check_finite, step_metrics
-from art.trainer.forward import Dtype, Policy, choose_dtype, peft_config
+from art.trainer.forward import Dtype, Policy, adapter_config, choose_dtype
 from art.trainer.protocol import (
     CheckpointInfo,
     PrepareModel,
@@ -99,7 +98,7 @@ class Trainer:
         return store.write(
             manifest,
             adapter=policy.adapter_state(),
-            adapter_config=adapter_config(request.lora, request.base),
+            adapter_config=adapter_config(request.lora, request.base.path),
             optimizer={},
             state=TrainerState.capture(batch=0, updates=0),
         )
@@ -187,7 +186,7 @@ class Trainer:
             parity.check(torch.cat(tally.differences), batch.choices, policy, job.config)
 
         row_tokens, reason = choose_row_tokens(policy, job.config)
-        notes = [*self.notes, reason]
+        notes = [*self.notes, policy.note, reason]
         if given_up := policy.verify(batch.choices, chunk=job.config.logprob_calculation_chunk_size):
             notes.append(given_up)
         updater = Updater(policy, optimizer, job.config, row_tokens=row_tokens, on_row=on_row)
@@ -233,7 +232,7 @@ class Trainer:
         return store.write(
             manifest,
             adapter=policy.adapter_state(),
-            adapter_config=adapter_config(job.lora, job.base),
+            adapter_config=adapter_config(job.lora, job.base.path),
             optimizer=save_moments(optimizer, policy.parameters),
             state=TrainerState.capture(batch=job.batch, updates=updates),
         )
@@ -306,13 +305,6 @@ def initial_adapter(folder: Path, lora: LoraConfig) -> dict[str, Tensor]:
             hint="register the model with the adapter's values",
         )
     return tensors
-
-
-def adapter_config(lora: LoraConfig, base: ResolvedBaseModel) -> dict[str, Any]:
-    """The content of adapter_config.json."""
-    config: dict[str, Any] = peft_config(lora, Path(base.path)).to_dict()
-    plain = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
-    return plain | {"inference_mode": True}
 
 
 def first_probe(vocab_size: int, context_length: int, seed: int) -> list[int]:

@@ -14,9 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
+from art.base_model.files import Read, TensorFile, read_json
 from art.engine.protocol import BASE_VERSION, AdapterCheck, AdapterRef
 from art.engine.torch.architecture import Architecture
-from art.engine.torch.weights import Placement, Read, TensorFile, read_json
+from art.engine.torch.weights import Placement
 from art.errors import ConfigError, Conflict, InvalidInput, NotFound, Overloaded
 
 PREFIX = "base_model.model."

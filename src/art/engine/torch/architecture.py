@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from art.base_model.files import Read, read_json
 from art.engine.torch.attention import AttentionPlan
-from art.engine.torch.weights import Placement, Read, read_json
+from art.engine.torch.weights import Placement
 from art.errors import ConfigError
 
 

@@ -15,6 +15,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from art.base_model.files import TensorFile
 from art.engine.grammar import Grammars, grammars_of
 from art.engine.protocol import AdapterCheck, AdapterRef, EngineCapabilities, Sampled, SampleRequest
 from art.engine.step import StepEvent
@@ -24,7 +25,7 @@ from art.engine.torch.attention import AttentionPlan, Segment
 from art.engine.torch.kv import KVCache, SlotTable
 from art.engine.torch.sampler import CHUNK_ROWS, Draw, sample
 from art.engine.torch.scheduler import FULL_CHUNK_TOKENS, Batch, Choice, Scheduler
-from art.engine.torch.weights import Placement, TensorFile, choose_placement
+from art.engine.torch.weights import Placement, choose_placement
 from art.errors import ConfigError, InfraError, InvalidInput, PromptTooLong, boundary
 
 SCRATCH_SLOT = 0

@@ -10,7 +10,6 @@ one complex multiplication. Scores do not change, since q and k are reordered al
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,16 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from art.base_model.files import Read
+from art.base_model.llama import EMBEDDING, HEAD, NAMES, LlamaConfig
 from art.engine.torch.architecture import ModelShape
 from art.engine.torch.attention import AttentionPlan
-from art.engine.torch.weights import Linear, Placement, PlainLinear, Read
+from art.engine.torch.weights import Linear, Placement, PlainLinear
 from art.errors import ConfigError
-
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-
-DEFAULT_CONTEXT = 2048
-"""transformers' own default of max_position_embeddings."""
-
 
 PlainMatrices = tuple[PlainLinear, PlainLinear, PlainLinear, PlainLinear]
 """qkv, out, gate_up and down of a layer."""
@@ -66,36 +61,22 @@ class LlamaWeights:
 class Llama:
     """An `Architecture`. ConfigError when the config asks for what is not implemented."""
 
-    names: ClassVar[tuple[str, ...]] = (
-        "LlamaForCausalLM",
-        "MistralForCausalLM",
-        "Qwen2ForCausalLM",
-        "Qwen3ForCausalLM",
-    )
+    names: ClassVar[tuple[str, ...]] = NAMES
 
     def __init__(self, config: dict[str, Any]) -> None:
-        _refuse(config)
-        heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+        llama = LlamaConfig.read(config)
         self.shape = ModelShape(
-            vocab_size=int(config["vocab_size"]),
-            layers=int(config["num_hidden_layers"]),
-            query_heads=heads,
-            kv_heads=int(config.get("num_key_value_heads") or heads),
-            head_dim=int(config.get("head_dim") or hidden // heads),
-            context_length=int(config.get("max_position_embeddings") or DEFAULT_CONTEXT),
+            vocab_size=llama.vocab_size,
+            layers=llama.layers,
+            query_heads=llama.query_heads,
+            kv_heads=llama.kv_heads,
+            head_dim=llama.head_dim,
+            context_length=llama.context_length,
         )
-        self._eps = float(config.get("rms_norm_eps", 1e-6))
-        matrices = [
-            f"model.layers.{layer}.{name}_proj.weight"
-            for layer in range(self.shape.layers)
-            for name in (
-                *(f"self_attn.{part}" for part in "qkvo"),
-                *(f"mlp.{part}" for part in ("gate", "up", "down")),
-            )
-        ]
-        self.adaptable = frozenset([*matrices, HEAD])
-        self.aliases = {HEAD: EMBEDDING} if config.get("tie_word_embeddings", False) else {}
-        self._frequency_D2 = rotary_frequencies(config, self.shape.head_dim)
+        self._eps = llama.eps
+        self.adaptable = frozenset([*(f"{name}.weight" for name in llama.linears()), HEAD])
+        self.aliases = {HEAD: EMBEDDING} if llama.tied else {}
+        self._frequency_D2 = llama.frequency_D2
 
     def build(
         self,
@@ -279,44 +260,3 @@ def rotate_(x_T_Q_D: Tensor, rotation_T_1_D2: Tensor) -> None:
         paired.mul_(rotation_T_1_D2)
     else:
         x_T_Q_D.copy_(torch.view_as_real(paired * rotation_T_1_D2).flatten(-2))
-
-
-def rotary_frequencies(config: dict[str, Any], head_dim: int) -> Tensor:
-    """Radians per position, [D / 2] (RoFormer, arXiv:2104.09864), with the config's scaling.
-
-    `linear` divides by the factor (arXiv:2306.15595); `llama3` leaves short waves, divides long ones, and
-    interpolates between (transformers `modeling_rope_utils`). ConfigError for other kinds.
-    """
-    rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
-    theta = float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0)
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    frequency = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim)
-    if kind == "default":
-        return frequency
-    if kind == "linear":
-        return frequency / float(rope["factor"])
-    if kind != "llama3":
-        raise ConfigError(
-            f"rotary scaling {kind!r} is not implemented", hint="supported: default, linear, llama3"
-        )
-    factor, original = float(rope["factor"]), float(rope["original_max_position_embeddings"])
-    low, high = float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
-    wavelength = 2 * math.pi / frequency
-    smooth = (original / wavelength - low) / (high - low)
-    between = (1 - smooth) * frequency / factor + smooth * frequency
-    scaled = torch.where(wavelength > original / low, frequency / factor, frequency)
-    medium = (wavelength <= original / low) & (wavelength >= original / high)
-    return torch.where(medium, between, scaled)
-
-
-def _refuse(config: dict[str, Any]) -> None:
-    """ConfigError for settings that this code would silently ignore."""
-    activation = config.get("hidden_act", "silu")
-    if activation != "silu":
-        raise ConfigError(f"activation {activation!r} is not implemented", hint="supported: silu")
-    window = config.get("sliding_window")
-    used = config.get("use_sliding_window", config.get("model_type") == "mistral")
-    if window and used and window < int(config.get("max_position_embeddings") or DEFAULT_CONTEXT):
-        raise ConfigError("sliding-window attention is not implemented", cause=f"sliding_window is {window}")
-    if config.get("quantization_config"):
-        raise ConfigError("quantised weights are not supported", hint="give the model in bf16, fp16 or fp32")

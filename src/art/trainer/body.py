@@ -1,0 +1,67 @@
+"""What a policy computes with: a base model up to its last hidden states, with a LoRA adapter attached.
+
+Axis legend: S tokens of a trie, E hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from art.config.model import LoraConfig
+from art.errors import ConfigError
+from art.trainer.attention import Block
+from art.trainer.llama import LlamaBody
+
+log = logging.getLogger(__name__)
+
+
+class Body(Protocol):
+    """Frozen base weights and a trainable adapter."""
+
+    device: torch.device
+    parameters: dict[str, torch.nn.Parameter]
+    """The adapter's matrices in float32, by the names that PEFT gives a model's parameters."""
+
+    @property
+    def head(self) -> Tensor:
+        """[V, E], frozen."""
+        ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def local_attention(self) -> str | None:
+        """Why a token does not see all its ancestors, or None."""
+        ...
+
+    @property
+    def activation_numbers(self) -> int:
+        """Estimate of how many numbers one token keeps between forward and backward."""
+        ...
+
+    def hidden(self, token_S: Tensor, depth_S: Tensor, blocks: tuple[Block, ...] | None) -> Tensor:
+        """[S, E]: the last hidden states, normed. `blocks` None: one sequence, by a plain attention."""
+        ...
+
+    def adapter_off(self) -> AbstractContextManager[None]: ...
+
+
+def load_body(base: Path, *, lora: LoraConfig, dtype: torch.dtype) -> tuple[Body, str]:
+    """The body for the model in `base` with a fresh adapter, and a note on why it is this one.
+
+    Our own where it knows the model, else transformers and PEFT. ConfigError when neither can load it.
+    """
+    try:
+        return LlamaBody.load(base, lora=lora, dtype=dtype), "the forward pass is our own (trainer/llama.py)"
+    except ConfigError as unknown:
+        from art.trainer.peft_body import PeftBody
+
+        reason = f"the forward pass is that of transformers and PEFT: {unknown.args[0]}"
+        return PeftBody.load(base, lora=lora, dtype=dtype), reason

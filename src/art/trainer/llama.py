@@ -1,0 +1,273 @@
+"""The trainer's own forward pass of Llama-like models: fused frozen weights, LoRA, attention over tries.
+
+transformers and PEFT compute the same, and the tests hold this to them; here a layer is a handful of operations with
+hand-written gradients, which is what a training step on a CPU spends its time on, and neither library needs
+to be imported.
+
+Axis legend: S tokens of a trie, E hidden features, Q query heads, K key heads, D features of a head, F of the MLP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from art.base_model.files import TensorFile, read_json
+from art.base_model.llama import EMBEDDING, HEAD, LINEARS, NAMES, LlamaConfig
+from art.config.model import LoraConfig
+from art.errors import ConfigError
+from art.trainer.attention import Block, tree_attention
+from art.trainer.lora import Adapter, FusedLinear
+
+
+class _RmsNorm(torch.autograd.Function):
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis, in float32, for a frozen weight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        wide = x.float()
+        inverse = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_()
+        inverse = inverse.div_(x.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(x, weight, inverse)
+        return (wide * inverse).to(x.dtype).mul_(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, inverse = ctx.saved_tensors
+        unit = x.float() * inverse
+        weighted = grads[0].float() * weight
+        along = torch.linalg.vecdot(weighted, unit)[..., None].div_(x.shape[-1])
+        return weighted.sub_(unit.mul_(along)).mul_(inverse).to(x.dtype), None, None
+
+
+class _Gate(torch.autograd.Function):
+    """silu(gate) * up of one [S, 2F] tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, both_S_2F: Tensor) -> Tensor:
+        ctx.save_for_backward(both_S_2F)
+        gate, up = both_S_2F.chunk(2, dim=-1)
+        return functional.silu(gate).mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor]:
+        (both_S_2F,) = ctx.saved_tensors
+        gate, up = both_S_2F.chunk(2, dim=-1)
+        sigmoid = gate.sigmoid()
+        silu = gate * sigmoid
+        out = torch.empty_like(both_S_2F)
+        slope_gate, slope_up = out.chunk(2, dim=-1)
+        torch.mul(grads[0], silu, out=slope_up)
+        # d silu(g) / dg = s + silu(g) * (1 - s)
+        slope = silu.neg_().mul_(sigmoid).add_(gate.mul(sigmoid)).add_(sigmoid)
+        torch.mul(slope.mul_(up), grads[0], out=slope_gate)
+        return (out,)
+
+
+class _Rotate(torch.autograd.Function):
+    """Rotary positions (RoFormer, arXiv:2104.09864) on [S, heads, D]: features i and i + D/2 are a pair."""
+
+    @staticmethod
+    def forward(ctx: Any, x_S_H_D: Tensor, cos_S_1_D2: Tensor, sin_S_1_D2: Tensor) -> Tensor:
+        ctx.save_for_backward(cos_S_1_D2, sin_S_1_D2)
+        return _rotated(x_S_H_D, cos_S_1_D2, sin_S_1_D2)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        cos, sin = ctx.saved_tensors
+        return _rotated(grads[0], cos, -sin), None, None
+
+
+def _rotated(x_S_H_D: Tensor, cos_S_1_D2: Tensor, sin_S_1_D2: Tensor) -> Tensor:
+    first, second = x_S_H_D.chunk(2, dim=-1)
+    out = torch.empty(x_S_H_D.shape, dtype=x_S_H_D.dtype, device=x_S_H_D.device)
+    left, right = out.chunk(2, dim=-1)
+    left.copy_((first * cos_S_1_D2).sub_(second * sin_S_1_D2))
+    right.copy_((second * cos_S_1_D2).add_(first * sin_S_1_D2))
+    return out
+
+
+@dataclass(slots=True)
+class Layer:
+    """One decoder layer. Norms of heads are Qwen3's."""
+
+    norm_attention_E: Tensor
+    qkv: FusedLinear
+    norm_q_D: Tensor | None
+    norm_k_D: Tensor | None
+    out: FusedLinear
+    norm_mlp_E: Tensor
+    gate_up: FusedLinear
+    down: FusedLinear
+
+    def adapters(self) -> Iterator[Adapter]:
+        """In the order of the model's modules."""
+        for linear in (self.qkv, self.out, self.gate_up, self.down):
+            yield from linear.adapters
+
+
+class LlamaBody:
+    """A Body (see trainer/body.py)."""
+
+    def __init__(self, config: LlamaConfig, layers: list[Layer], outer: dict[str, Tensor]) -> None:
+        self.config = config
+        self._layers = layers
+        self._embedding_V_E = outer[EMBEDDING]
+        self._norm_E = outer["model.norm.weight"]
+        self.head = outer[HEAD]
+        self.device = self._embedding_V_E.device
+        self._adapted = True
+        self.parameters = {
+            f"base_model.model.{adapter.name}.lora_{letter}.default.weight": matrix
+            for layer in layers
+            for adapter in layer.adapters()
+            for letter, matrix in (("A", adapter.a_R_I), ("B", adapter.b_O_R))
+        }
+
+    @classmethod
+    def load(cls, folder: Path, *, lora: LoraConfig, dtype: torch.dtype) -> LlamaBody:
+        """ConfigError when the model or the adapter's targets are not implemented here."""
+        config = LlamaConfig.read(_served_here(read_json(folder / "config.json"), lora))
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        with TensorFile.of_model(folder) as file, torch.random.fork_rng():
+            torch.manual_seed(lora.seed)
+            builder = _Builder(file, config, lora, dtype, device)
+            layers = [builder.layer(index) for index in range(config.layers)]
+            outer = {name: builder.tensor(name) for name in (EMBEDDING, "model.norm.weight")}
+            outer[HEAD] = outer[EMBEDDING] if config.tied else builder.tensor(HEAD)
+        return cls(config, layers, outer)
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._embedding_V_E)
+
+    @property
+    def local_attention(self) -> None:
+        """Every token sees all its ancestors."""
+        return None
+
+    @property
+    def activation_numbers(self) -> int:
+        """Numbers that one token keeps between forward and backward."""
+        config = self.config
+        heads = (config.query_heads + 2 * config.kv_heads) * config.head_dim
+        attention = 5 * config.query_heads * config.head_dim + 2 * heads
+        return config.layers * (6 * config.hidden_size + attention + 3 * config.mlp_size)
+
+    def hidden(self, token_S: Tensor, depth_S: Tensor, blocks: tuple[Block, ...] | None) -> Tensor:
+        """[S, E] after the last norm. Without `blocks` the tokens are one sequence, computed by torch's attention."""
+        angle_S_1_D2 = (depth_S[:, None].float() * self.config.frequency_D2.to(self.device))[:, None]
+        dtype = self._embedding_V_E.dtype
+        rotation = angle_S_1_D2.cos().to(dtype), angle_S_1_D2.sin().to(dtype)
+        x_S_E = functional.embedding(token_S, self._embedding_V_E)
+        for layer in self._layers:
+            x_S_E = x_S_E + self._attention(layer, x_S_E, rotation, blocks)
+            both_S_2F = layer.gate_up(self._norm(x_S_E, layer.norm_mlp_E), adapted=self._adapted)
+            x_S_E = x_S_E + layer.down(_Gate.apply(both_S_2F), adapted=self._adapted)
+        return self._norm(x_S_E, self._norm_E)
+
+    @contextmanager
+    def adapter_off(self) -> Iterator[None]:
+        """The base model itself."""
+        self._adapted = False
+        try:
+            yield
+        finally:
+            self._adapted = True
+
+    def _attention(
+        self, layer: Layer, x_S_E: Tensor, rotation: tuple[Tensor, Tensor], blocks: tuple[Block, ...] | None
+    ) -> Tensor:
+        config, size = self.config, len(x_S_E)
+        heads, keys = config.query_heads, config.kv_heads
+        projected = layer.qkv(self._norm(x_S_E, layer.norm_attention_E), adapted=self._adapted)
+        q, k, v = projected.view(size, -1, config.head_dim).split([heads, keys, keys], dim=1)
+        if layer.norm_q_D is not None and layer.norm_k_D is not None:
+            q, k = self._norm(q, layer.norm_q_D), self._norm(k, layer.norm_k_D)
+        q, k = _Rotate.apply(q, *rotation), _Rotate.apply(k, *rotation)
+        scale = config.head_dim**-0.5
+        q_Q_S_D, k_K_S_D, v_K_S_D = (part.transpose(0, 1) for part in (q, k, v))
+        if blocks is None:
+            mixed = functional.scaled_dot_product_attention(
+                q_Q_S_D[None], k_K_S_D[None], v_K_S_D[None], is_causal=True, scale=scale, enable_gqa=True
+            )[0]
+        else:
+            mixed = tree_attention(q_Q_S_D, k_K_S_D, v_K_S_D, blocks, scale=scale)
+        return layer.out(mixed.transpose(0, 1).reshape(size, -1), adapted=self._adapted)
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        normed: Tensor = _RmsNorm.apply(x, weight, self.config.eps)
+        return normed
+
+
+def _served_here(config: dict[str, Any], lora: LoraConfig) -> dict[str, Any]:
+    """`config`, unless architecture or adapter are for transformers and PEFT to compute."""
+    names = config.get("architectures") or []
+    if not any(name in NAMES for name in names):
+        raise ConfigError(f"{', '.join(names) or 'a model without a named architecture'} is not implemented")
+    known = {name.rpartition(".")[2] for name in LINEARS}
+    if other := sorted(set(lora.target_modules) - known):
+        raise ConfigError(f"adapters on {', '.join(other)} are not implemented")
+    return config
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Reads a checkpoint's matrices into fused layers."""
+
+    file: TensorFile
+    config: LlamaConfig
+    lora: LoraConfig
+    dtype: torch.dtype
+    device: torch.device
+
+    def layer(self, index: int) -> Layer:
+        at = f"model.layers.{index}."
+        return Layer(
+            norm_attention_E=self.tensor(at + "input_layernorm.weight"),
+            qkv=self.fused(f"{at}self_attn.{part}_proj" for part in "qkv"),
+            norm_q_D=self.optional(at + "self_attn.q_norm.weight"),
+            norm_k_D=self.optional(at + "self_attn.k_norm.weight"),
+            out=self.fused([at + "self_attn.o_proj"]),
+            norm_mlp_E=self.tensor(at + "post_attention_layernorm.weight"),
+            gate_up=self.fused(f"{at}mlp.{part}_proj" for part in ("gate", "up")),
+            down=self.fused([at + "mlp.down_proj"]),
+        )
+
+    def fused(self, names: Iterable[str]) -> FusedLinear:
+        weights, biases, adapters = [], [], []
+        start = 0
+        for name in names:
+            weight = self.tensor(name + ".weight")
+            weights.append(weight)
+            if (bias := self.optional(name + ".bias")) is not None:
+                biases.append(bias)
+            end = start + len(weight)
+            if name.rpartition(".")[2] in self.lora.target_modules:
+                adapter = Adapter.fresh(name, start, end, inputs=weight.shape[1], rank=self.lora.r)
+                for matrix in (adapter.a_R_I, adapter.b_O_R):
+                    matrix.data = matrix.data.to(self.device)
+                adapters.append(adapter)
+            start = end
+        if biases and len(biases) != len(weights):
+            raise ConfigError("only some matrices of a layer have a bias")
+        return FusedLinear(
+            torch.cat(weights), torch.cat(biases) if biases else None, adapters, self.lora.alpha / self.lora.r
+        )
+
+    def tensor(self, name: str) -> Tensor:
+        try:
+            # A copy: the file's own memory goes with it.
+            return self.file.read(name).to(self.device, self.dtype, copy=True)
+        except KeyError as error:
+            raise ConfigError(f"the model has no tensor {name}") from error
+
+    def optional(self, name: str) -> Tensor | None:
+        return self.tensor(name) if name in self.file else None

@@ -1,0 +1,119 @@
+"""A body of any causal language model that transformers has, with PEFT's LoRA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AutoModelForCausalLM
+
+from art.config.model import LoraConfig
+from art.errors import ConfigError, boundary
+from art.trainer.attention import Block, tree_attention
+
+TREE = "art_tree"
+"""The name under which transformers knows our attention; the plan travels as the keyword `art_plan`."""
+
+
+class PeftBody:
+    """A Body (see trainer/body.py)."""
+
+    def __init__(self, model: Any) -> None:
+        self.peft = model
+        self.device = next(model.parameters()).device
+        self.parameters: dict[str, torch.nn.Parameter] = {
+            name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+        }
+
+    @classmethod
+    def load(cls, base: Path, *, lora: LoraConfig, dtype: torch.dtype) -> PeftBody:
+        """Load the base model in `dtype` and attach a fresh adapter (B = 0) in float32.
+
+        ConfigError when transformers cannot load it, PEFT cannot attach the adapter, or its layers are local.
+        """
+        AttentionInterface.register(TREE, _interface)
+        with boundary(f"loading {base}", ConfigError):
+            model = AutoModelForCausalLM.from_pretrained(
+                base, dtype=dtype, attn_implementation=TREE, local_files_only=True
+            )
+        model.to("cuda" if torch.cuda.is_available() else "cpu")
+        model.eval()
+        shape = peft.LoraConfig(
+            r=lora.r,
+            lora_alpha=lora.alpha,
+            target_modules=list(lora.target_modules),
+            lora_dropout=0.0,
+            bias="none",
+            task_type="CAUSAL_LM",
+            base_model_name_or_path=str(base),
+        )
+        with torch.random.fork_rng():
+            torch.manual_seed(lora.seed)
+            with boundary("attaching the adapter", ConfigError, hint="check lora.target_modules"):
+                wrapped = peft.get_peft_model(model, shape, autocast_adapter_dtype=True)
+        return cls(wrapped)
+
+    @property
+    def _causal_lm(self) -> Any:
+        return self.peft.get_base_model()
+
+    @property
+    def head(self) -> Tensor:
+        head: Tensor = self._causal_lm.get_output_embeddings().weight
+        return head
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self._causal_lm.get_input_embeddings().weight.shape[0])
+
+    @property
+    def local_attention(self) -> str | None:
+        """Why the model's attention does not see all ancestors, or None. Short sequences would not show it."""
+        kinds = set(getattr(self._causal_lm.config, "layer_types", None) or ["full_attention"])
+        if kinds != {"full_attention"}:
+            return f"the model has layers of the kinds {', '.join(sorted(kinds))}"
+        return None
+
+    @property
+    def activation_numbers(self) -> int:
+        """Per layer about ten vectors of the hidden size and five of the MLP's, plus LoRA's copies."""
+        config = self._causal_lm.config
+        return int(config.num_hidden_layers * (10 * config.hidden_size + 5 * config.intermediate_size))
+
+    def hidden(self, token_S: Tensor, depth_S: Tensor, blocks: tuple[Block, ...] | None) -> Tensor:
+        """[S, E]."""
+        plan = {} if blocks is None else {"art_plan": blocks}
+        model = self._causal_lm
+        wanted = "sdpa" if blocks is None else TREE
+        if model.config._attn_implementation != wanted:
+            model.set_attn_implementation(wanted)
+        out = model.model(input_ids=token_S[None], position_ids=depth_S[None], use_cache=False, **plan)
+        hidden: Tensor = out.last_hidden_state[0]
+        return hidden
+
+    @contextmanager
+    def adapter_off(self) -> Iterator[None]:
+        """The base model itself."""
+        with self.peft.disable_adapter():
+            yield
+
+
+def _interface(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    art_plan: tuple[Block, ...],
+    **unused: Any,
+) -> tuple[Tensor, None]:
+    """What transformers calls: [1, H, S, D] in, [1, S, H, D] out."""
+    out = tree_attention(query[0], key[0], value[0], art_plan, scale=scaling)
+    return out.transpose(0, 1).unsqueeze(0), None
