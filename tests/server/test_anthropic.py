@@ -21,7 +21,7 @@ from chat_kit import TOOLS, Served
 from pydantic import TypeAdapter
 from safetensors.numpy import load
 
-from art.server.streaming import PING, with_keep_alive
+from art.server.streaming import PING, write_events
 
 LOOK: dict[str, Any] = {
     "name": "get_weather",
@@ -279,7 +279,13 @@ def test_silence_is_filled_with_pings() -> None:
         yield b"two"
 
     async def collect() -> list[bytes]:
-        return [item async for item in with_keep_alive(source(), seconds=0.05, sign=PING)]
+        out: list[bytes] = []
+
+        async def write(item: bytes) -> None:
+            out.append(item)
+
+        await write_events(source(), write, seconds=0.05, sign=PING)
+        return out
 
     found = asyncio.run(collect())
     assert found[0] == b"one"

@@ -10,7 +10,7 @@ import pytest
 
 from art.errors import Overloaded
 from art.server.admission import Admission
-from art.server.streaming import KEEP_ALIVE, EventStream, until_gone, with_keep_alive
+from art.server.streaming import KEEP_ALIVE, EventStream, until_gone, write_events
 
 
 async def ticking(release: asyncio.Event) -> AsyncIterator[bytes]:
@@ -22,11 +22,14 @@ async def ticking(release: asyncio.Event) -> AsyncIterator[bytes]:
 def test_a_silent_source_is_bridged_by_comments() -> None:
     async def main() -> list[bytes]:
         release = asyncio.Event()
-        out = []
-        async for item in with_keep_alive(ticking(release), seconds=0.01):
+        out: list[bytes] = []
+
+        async def write(item: bytes) -> None:
             out.append(item)
             if out.count(KEEP_ALIVE) == 3:
                 release.set()
+
+        await write_events(ticking(release), write, seconds=0.01)
         return out
 
     out = asyncio.run(main())
@@ -35,17 +38,34 @@ def test_a_silent_source_is_bridged_by_comments() -> None:
     assert out.count(KEEP_ALIVE) >= 3
 
 
-def test_an_error_of_the_source_reaches_the_reader() -> None:
+def test_an_error_of_the_source_reaches_the_writer() -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield b"one"
         raise ValueError("broken")
 
-    async def main() -> None:
-        async for _ in with_keep_alive(broken(), seconds=5):
-            pass
+    async def write(item: bytes) -> None:
+        pass
 
     with pytest.raises(ValueError, match="broken"):
-        asyncio.run(main())
+        asyncio.run(write_events(broken(), write, seconds=5))
+
+
+def test_a_sign_that_cannot_be_written_hurts_nobody() -> None:
+    """The connection broke in silence; whoever watches it ends the stream."""
+
+    async def main() -> list[bytes]:
+        release, out = asyncio.Event(), []
+
+        async def write(item: bytes) -> None:
+            if item == KEEP_ALIVE:
+                release.set()
+                raise OSError("broken pipe")
+            out.append(item)
+
+        await write_events(ticking(release), write, seconds=0.01)
+        return out
+
+    assert asyncio.run(main()) == [b"one", b"two"]
 
 
 def test_work_ends_with_the_client() -> None:
