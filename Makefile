@@ -33,7 +33,7 @@ demo: $(STAMP) ## Train SmolLM2-135M on a tool agent and show before and after (
 	$(BIN)/art demo $(ARGS)
 
 test: $(STAMP) ## Run all tests (ARGS="-k name" for some of them)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Other people's libraries have other people's requirements: they never meet ours.
 CLIENTS := .venv-clients

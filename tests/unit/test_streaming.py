@@ -10,7 +10,7 @@ import pytest
 
 from art.errors import Overloaded
 from art.server.admission import Admission
-from art.server.streaming import KEEP_ALIVE, EventStream, until_gone, write_events
+from art.server.streaming import KEEP_ALIVE, ClientGone, EventStream, Watch, until_gone, write_events
 
 
 async def ticking(release: asyncio.Event) -> AsyncIterator[bytes]:
@@ -151,3 +151,53 @@ def test_past_the_bound_calls_are_turned_away_and_places_come_back() -> None:
             pass
         with admission.enter():
             pass
+
+
+def test_a_client_that_leaves_as_the_work_ends_cancels_nothing_that_comes_next() -> None:
+    async def main() -> str:
+        left = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def work() -> str:
+            left.set()
+            for _ in range(3):  # the watcher ends and asks for the cancellation while this task is scheduled
+                if watch._leaving.done():
+                    break
+                await asyncio.sleep(0)
+            return "done"
+
+        watch = Watch(receive)
+        try:
+            result = await watch.during(work())
+        except ClientGone:
+            result = "gone"
+        await asyncio.sleep(0.01)  # where a cancellation left over would strike
+        assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+        return result
+
+    assert asyncio.run(main()) in ("done", "gone")
+
+
+def test_the_servers_own_cancellation_is_not_taken_for_a_client_that_left() -> None:
+    async def main() -> bool:
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(60)
+            return {}
+
+        async def request() -> None:
+            watch = Watch(receive)
+            try:
+                await watch.during(asyncio.sleep(60))
+            finally:
+                watch.close()
+
+        task = asyncio.ensure_future(request())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+        return task.cancelled()
+
+    assert asyncio.run(main())

@@ -93,6 +93,14 @@ class CallRun:
             if news is self._news:  # nothing was said meanwhile
                 await news.wait()
 
+    async def begun(self, seconds: float) -> bool:
+        """Whether something was said; waits for that, or the end, for `seconds` at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self._said and not self._over:
+                    await self._news.wait()
+        return bool(self._said)
+
     def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()

@@ -77,8 +77,10 @@ class EventStream(Response):
         on_gone: Callable[[], Awaitable[None]],
         *,
         keep_alive: bytes = KEEP_ALIVE,
+        watch: Watch | None = None,
     ) -> None:
         self._source = source
+        self._watch = watch
         self._keep_alive = keep_alive
         self._on_gone = on_gone
         self.status_code = 200
@@ -99,11 +101,13 @@ class EventStream(Response):
             finished = True
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
+        watch = self._watch or Watch(receive)
         try:
-            await until_gone(pump(), receive)
-        except OSError:
-            pass  # the connection broke while we wrote
+            await watch.during(pump())
+        except (OSError, ClientGone):
+            pass  # the connection broke while we wrote, or its other end has left
         finally:
+            watch.close()
             if not finished:
                 await self._on_gone()
 
@@ -112,17 +116,64 @@ class ClientGone(Exception):
     """The client closed the connection before it had its answer."""
 
 
+class Watch:
+    """Watches whether a request's client is there, from now until `close`. The request's body must have been read.
+
+    Work runs in the task that waits for it, which is cancelled when the client goes: beside other streams every task
+    between a token and its socket costs a turn of the event loop.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._leaving = asyncio.ensure_future(_gone(receive))
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._leaving.cancel()
+
+    async def during(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`; ClientGone when the client leaves first: `work` was then cancelled and has ended."""
+        task = asyncio.current_task()
+        assert task is not None
+        before, left = task.cancelling(), False
+
+        def cancel(_: asyncio.Future[None]) -> None:
+            nonlocal left
+            left = True
+            task.cancel()
+
+        self._leaving.add_done_callback(cancel)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            ours, left = left, False
+            if ours and task.uncancel() <= before:
+                raise ClientGone from None
+            raise
+        finally:
+            self._leaving.remove_done_callback(cancel)
+            if left:
+                await _absorb(task)
+
+
+async def _absorb(task: asyncio.Task[Any]) -> None:
+    """Take back a cancellation that was asked for when the work had ended already: it is not for what comes next."""
+    others = task.uncancel()
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        if others:  # somebody else's, too
+            raise
+
+
 async def until_gone(work: Coroutine[Any, Any, T], receive: Receive) -> T | None:
     """The result of `work`, or None when the client leaves first; `work` is then cancelled and has ended."""
-    task = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_gone(receive))
+    watch = Watch(receive)
     try:
-        await asyncio.wait([task, watcher], return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
+        return await watch.during(work)
+    except ClientGone:
+        return None
     finally:
-        for other in (task, watcher):
-            other.cancel()
-        await asyncio.wait([task, watcher])
+        watch.close()
 
 
 async def _gone(receive: Receive) -> None:
@@ -132,13 +183,9 @@ async def _gone(receive: Receive) -> None:
 
 
 async def answer_or_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """`until_gone` for a route; ClientGone instead of None."""
-    found: list[T] = []
-
-    async def keep() -> None:
-        found.append(await work)
-
-    await until_gone(keep(), request.receive)
-    if not found:
-        raise ClientGone
-    return found[0]
+    """`Watch.during` for a route that answers in one piece."""
+    watch = Watch(request.receive)
+    try:
+        return await watch.during(work)
+    finally:
+        watch.close()

@@ -42,6 +42,9 @@ class Tokenizer:
         settings = json.loads(fast.to_str())
         self._decoder = str(settings.get("decoder"))
         self._bytes_per_token = most_bytes_per_token(settings)
+        self._added = frozenset(fast.get_added_tokens_decoder())
+        self._bytes: dict[int, bytes] = {}
+        """Of the tokens asked for so far: each is written out with every answer it occurs in."""
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -112,10 +115,18 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes a token stands for; a special token's are those of its name."""
+        known = self._bytes.get(token_id)
+        if known is None:
+            known = self._token_bytes(token_id)
+            if known:  # of any other number there are too many to keep
+                self._bytes[token_id] = known
+        return known
+
+    def _token_bytes(self, token_id: int) -> bytes:
         piece = self._fast.id_to_token(token_id)
         if piece is None:
             return b""
-        if token_id in self._fast.get_added_tokens_decoder():
+        if token_id in self._added:
             return str(piece).encode()
         if "ByteLevel" in self._decoder:
             table = _byte_level_table()

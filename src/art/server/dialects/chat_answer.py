@@ -113,7 +113,7 @@ class ChunkWriter:
         self._plan = plan
         self._include_usage = include_usage
         self._choices = choices
-        self._created = created
+        self._head = _head(plan, "chat.completion.chunk", created)
         self._sent = [0] * len(choices)
         self._calls = [0] * len(choices)
 
@@ -151,8 +151,7 @@ class ChunkWriter:
             chunk["choices"][0]["art"] = art_field(self._plan, choice)
             out.append(sse(chunk))
         if self._include_usage:
-            head = _head(self._plan, "chat.completion.chunk", self._created)
-            out.append(sse({**head, "choices": [], "usage": usage(self._plan, self._choices)}))
+            out.append(sse({**self._head, "choices": [], "usage": usage(self._plan, self._choices)}))
         return [*out, DONE]
 
     def failed(self, error: ArtError) -> list[bytes]:
@@ -166,4 +165,4 @@ class ChunkWriter:
             body["logprobs"] = logprobs(self._plan, choice, start)
             body["token_ids"] = choice.token_ids[start:]
             self._sent[choice.index] = len(choice.token_ids)
-        return {**_head(self._plan, "chat.completion.chunk", self._created), "choices": [body]}
+        return {**self._head, "choices": [body]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -21,7 +22,7 @@ from art.server.generation import CallRun, Delta
 from art.server.responses import error_response, shape_of
 from art.server.session import CallHeaders
 from art.server.state import Gateway
-from art.server.streaming import KEEP_ALIVE, PING, ClientGone, EventStream, answer_or_gone
+from art.server.streaming import KEEP_ALIVE, PING, ClientGone, EventStream, Watch, answer_or_gone
 from art.server.upstreams_serving import pass_on
 from art.store.records import Role
 
@@ -162,16 +163,16 @@ class _Serving(Generic[A]):
 
     async def _stream(self, ask: A, run: CallRun, digest: str) -> Response:
         """Stream a running call. An error before the first token is answered as one."""
-        deltas = run.deltas()
-        first = asyncio.ensure_future(anext(deltas, None))
-        try:
-            await answer_or_gone(self._request, _head_start(first))
-            if first.done() and first.result() is None:
-                await run.result()  # raises what ended the call before it said anything
-        except (ClientGone, asyncio.CancelledError):
-            first.cancel()
-            await self._left(run, digest)
-            raise
+        with contextlib.ExitStack() as stack:
+            watch = Watch(self._request.receive)
+            stack.callback(watch.close)
+            try:
+                if not await watch.during(run.begun(HEAD_START_SECONDS)) and not run.running:
+                    await run.result()  # raises what ended the call before it said anything
+            except (ClientGone, asyncio.CancelledError):
+                await self._left(run, digest)
+                raise
+            stack.pop_all()  # from here on it is the stream's
         writer = self._dialect.writer(ask, run.plan, run.choices, run.times.started)
         delivered = False
 
@@ -180,11 +181,9 @@ class _Serving(Generic[A]):
             for chunk in writer.opening():
                 yield chunk
             try:
-                delta = await first
-                while delta is not None:
+                async for delta in run.deltas():
                     for chunk in writer.delta(delta):
                         yield chunk
-                    delta = await anext(deltas, None)
                 done = await run.result()
                 delivered = True  # what is left to send goes out at once
                 await run.deliver()
@@ -199,7 +198,7 @@ class _Serving(Generic[A]):
             if not delivered:
                 await self._left(run, digest)
 
-        return EventStream(chunks(), on_gone=gone, keep_alive=self._keep_alive())
+        return EventStream(chunks(), on_gone=gone, keep_alive=self._keep_alive(), watch=watch)
 
     async def _settled(self, call: CallRequest, headers: CallHeaders) -> CallRequest:
         """With what the model can do of the call's wishes; that it can do nothing is said once."""
@@ -216,10 +215,6 @@ class _Serving(Generic[A]):
 
     def _keep_alive(self) -> bytes:
         return PING if shape_of(self._request.url.path) == "anthropic" else KEEP_ALIVE
-
-
-async def _head_start(first: asyncio.Future[Delta | None]) -> None:
-    await asyncio.wait([first], timeout=HEAD_START_SECONDS)
 
 
 def call_headers(request: Request) -> CallHeaders:
