@@ -134,12 +134,13 @@ class Watch:
         """The result of `work`; ClientGone when the client leaves first: `work` was then cancelled and has ended."""
         task = asyncio.current_task()
         assert task is not None
-        before, left = task.cancelling(), False
+        before, left, over = task.cancelling(), False, False
 
         def cancel(_: asyncio.Future[None]) -> None:
             nonlocal left
-            left = True
-            task.cancel()
+            if not over:  # a callback that was on its way cannot be taken back
+                left = True
+                task.cancel()
 
         self._leaving.add_done_callback(cancel)
         try:
@@ -150,6 +151,7 @@ class Watch:
                 raise ClientGone from None
             raise
         finally:
+            over = True
             self._leaving.remove_done_callback(cancel)
             if left:
                 await _absorb(task)
