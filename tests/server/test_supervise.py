@@ -122,6 +122,28 @@ def test_requests_events_results_and_errors(tmp_path: Path) -> None:
     run(main)
 
 
+def test_what_a_listener_raises_ends_its_call_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        worker = Supervised(spec(tmp_path, "ok"))
+        channel = await worker.channel()
+        heard: list[dict[str, Any]] = []
+
+        def stop_at_the_second(event: dict[str, Any]) -> None:
+            heard.append(event)
+            if event["n"] == 1:
+                raise LookupError("enough")
+
+        other = asyncio.create_task(channel.call("echo", {"x": 2}, silence=20))
+        with pytest.raises(LookupError, match="enough"):
+            await channel.call("echo", {"x": 1}, silence=20, on_event=stop_at_the_second)
+        assert [event["n"] for event in heard] == [0, 1]
+        assert await other == {"x": 2}
+        assert channel.pending == 0
+        await worker.stop()
+
+    run(main)
+
+
 def test_what_cannot_be_encoded_is_an_error_and_never_silence(tmp_path: Path) -> None:
     async def main() -> None:
         worker = Supervised(spec(tmp_path, "ok"))

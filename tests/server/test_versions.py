@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from art.config.engine import EngineConfig
 from art.config.model import ModelConfig
 from art.config.server import ServerConfig
-from art.engine.protocol import AdapterCheck, SampleRequest
+from art.engine.protocol import AdapterCheck, Sampled, SampleRequest
 from art.errors import Conflict, InfraError, NotFound
 from art.server.auth import Principal
 from art.server.engines import EnginePool
@@ -208,7 +208,8 @@ def test_a_new_engine_process_is_given_its_adapters_again(tmp_path: Path, tiny_m
             while engine.worker.health().pid == pid:  # noqa: ASYNC110  the pool has no event for it
                 await asyncio.sleep(0.05)
         async with world.versions.lease(entry, 1) as lease:
-            events = [e async for e in lease.engine.generate(SampleRequest([1, 2], version=lease.version))]
+            events: list[Sampled] = []
+            await lease.engine.generate(SampleRequest([1, 2], version=lease.version), events.append)
         assert events[-1].finish_reason is not None
         assert engine.generation > generation
 

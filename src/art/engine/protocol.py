@@ -13,7 +13,7 @@ The worker's ready message carries EngineCapabilities.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -115,8 +115,11 @@ class Engine(Protocol):
     @property
     def capabilities(self) -> EngineCapabilities: ...
 
-    def generate(self, request: SampleRequest) -> AsyncIterator[Sampled]:
-        """Sample one choice. Closing the iterator cancels it in the engine."""
+    async def generate(self, request: SampleRequest, on_event: Callable[[Sampled], None]) -> None:
+        """Sample one choice to its end; its tokens go to `on_event` as they come.
+
+        Cancelling cancels it in the engine, and so does an exception of `on_event`, which is raised here.
+        """
         ...
 
     async def load_adapter(self, ref: AdapterRef) -> AdapterCheck: ...

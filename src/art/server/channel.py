@@ -6,7 +6,7 @@ import asyncio
 import copy
 import socket
 import struct
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import Any
 
 from art.errors import ArtError, DeadlineExceeded, InfraError, InvalidInput, WorkerDied, from_dict
@@ -23,7 +23,7 @@ class Channel:
     def __init__(self, name: str, on_control: Callable[[Message], None]) -> None:
         self._name = name
         self._on_control = on_control
-        self._pending: dict[int, asyncio.Queue[Message | ArtError]] = {}
+        self._pending: dict[int, _Request] = {}
         self._unnamed: dict[int, int] = {}
         """Pending requests that the worker does not know, with the number of heartbeats that said so."""
         self._next_id = 1
@@ -56,7 +56,7 @@ class Channel:
             return
         waiting = self._pending.get(key)
         if waiting is not None:  # an answer to a cancelled request has nobody waiting
-            waiting.put_nowait(message)
+            waiting.take(message)
 
     def _compare(self, named: list[int] | None) -> None:
         """Fail what waits for a request that the worker does not know: its answer was lost, or never comes.
@@ -75,13 +75,13 @@ class Channel:
                     cause=f"it is not among the requests that {times} heartbeats in a row say are worked on",
                     hint="see its log in server/logs; it is asked again where that is safe",
                 )
-                self._pending[key].put_nowait(lost)
+                self._pending[key].take(lost)
 
     def fail(self, error: ArtError) -> None:
         """End every pending request, and every later one, with `error`."""
         self._closed = error
         for waiting in self._pending.values():
-            waiting.put_nowait(error)
+            waiting.take(error)
         if self._writer is not None:
             self._writer.close()
 
@@ -89,35 +89,6 @@ class Channel:
     def pending(self) -> int:
         """Requests without a last message."""
         return len(self._pending)
-
-    async def stream(
-        self, method: str, params: dict[str, Any], *, silence: float
-    ) -> AsyncGenerator[Message, None]:
-        """The messages of one request: events, then the one with `result`.
-
-        Closing the iterator early cancels the request in the worker. Raises the worker's error, WorkerDied
-        when it ends, DeadlineExceeded after `silence` seconds without a message.
-        """
-        key, waiting = self._open(method, params)
-        watch = _Silence(waiting, silence, self._silent(method, silence))
-        done = False
-        try:
-            while True:
-                try:
-                    message = self._check(await waiting.get())
-                except ArtError as error:
-                    done = not isinstance(error, DeadlineExceeded)
-                    raise
-                watch.heard()
-                done = "result" in message
-                yield message
-                if done:
-                    return
-        finally:
-            watch.stop()
-            del self._pending[key]
-            if not done:
-                self._send({"id": key, "cancel": True})
 
     async def call(
         self,
@@ -129,53 +100,49 @@ class Channel:
         settle: float = 0.0,
         on_unsettled: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
-        """The result of one request; its events go to `on_event`.
+        """The result of one request. Raises the worker's error, WorkerDied when it ends, DeadlineExceeded after
+        `silence` seconds without a message.
+
+        Its events go to `on_event` as they are read, in no task of their own: a streamed token pays for every hop.
+        What `on_event` raises ends the call, and is raised here.
 
         Cancelling cancels it in the worker. With `settle` (seconds) it then waits that long for the worker's
         last word: a result that was on its way is returned, because what was done is done. `on_unsettled` is
         called when there was none by then.
         """
-        key, waiting = self._open(method, params)
+        key, waiting = self._open(method, params, on_event)
+        watch = _Silence(waiting, silence, self._silent(method, silence))
         done = False
         try:
-            while True:
-                try:
-                    message = self._check(await self._next(waiting, method, silence))
-                except asyncio.CancelledError:
-                    if not settle:
-                        raise
-                    self._send({"id": key, "cancel": True})
-                    result = await self._last_word(waiting, settle, on_unsettled)
-                    done = True
-                    if result is None:
-                        raise
-                    return result
-                except ArtError as error:
-                    done = not isinstance(error, DeadlineExceeded)
-                    raise
-                if "result" in message:
-                    done = True
-                    return dict(message["result"])
-                if on_event is not None:
-                    on_event(message["event"])
+            # Shielded: a cancelled wait must not drop the last message, which may be on its way.
+            message = self._check(await asyncio.shield(waiting.last))
+            done = True
+            return dict(message["result"])
+        except asyncio.CancelledError:
+            if not settle:
+                raise
+            self._send({"id": key, "cancel": True})
+            result = await self._last_word(waiting, settle, on_unsettled)
+            done = True
+            if result is None:
+                raise
+            return result
+        except ArtError as error:
+            done = not waiting.failed and not isinstance(error, DeadlineExceeded)
+            raise
         finally:
+            watch.stop()
             del self._pending[key]
             if not done:
                 self._send({"id": key, "cancel": True})
 
     async def _last_word(
-        self,
-        waiting: asyncio.Queue[Message | ArtError],
-        settle: float,
-        on_unsettled: Callable[[], None] | None,
+        self, waiting: _Request, settle: float, on_unsettled: Callable[[], None] | None
     ) -> dict[str, Any] | None:
         """The result of a cancelled request, or None when it ended without one."""
         try:
             async with asyncio.timeout(settle):
-                while True:
-                    message = self._check(await waiting.get())
-                    if "result" in message:
-                        return dict(message["result"])
+                return dict(self._check(await asyncio.shield(waiting.last))["result"])
         except ArtError:
             return None
         except TimeoutError:
@@ -184,14 +151,18 @@ class Channel:
             return None
 
     @staticmethod
-    def _check(message: Message | ArtError) -> Message:
+    def _check(message: Message | Exception) -> Message:
         if isinstance(message, ArtError):
             raise copy.copy(message)  # one per waiter: a traceback belongs to one raise
+        if isinstance(message, Exception):
+            raise message
         if "error" in message:
             raise from_dict(message["error"])
         return message
 
-    def _open(self, method: str, params: dict[str, Any]) -> tuple[int, asyncio.Queue[Message | ArtError]]:
+    def _open(
+        self, method: str, params: dict[str, Any], on_event: Callable[[dict[str, Any]], None] | None
+    ) -> tuple[int, _Request]:
         if self._closed is not None:
             raise copy.copy(self._closed)
         key = self._next_id
@@ -204,20 +175,10 @@ class Channel:
                 cause=str(error),
                 hint="a number of it is not finite, or it is too large: send less at once",
             ) from error
-        waiting: asyncio.Queue[Message | ArtError] = asyncio.Queue()
+        waiting = _Request(on_event)
         self._pending[key] = waiting
         self._write(frame)
         return key, waiting
-
-    async def _next(
-        self, waiting: asyncio.Queue[Message | ArtError], method: str, silence: float
-    ) -> Message | ArtError:
-        try:
-            # Not wait_for: in Python 3.11 it swallows a cancellation that comes together with a message.
-            async with asyncio.timeout(silence):
-                return await waiting.get()
-        except TimeoutError:
-            raise self._silent(method, silence) from None
 
     def _silent(self, method: str, silence: float) -> DeadlineExceeded:
         return DeadlineExceeded(
@@ -233,30 +194,52 @@ class Channel:
             self._writer.write(frame)
 
 
-class _Silence:
-    """Puts `error` into a queue that got nothing for `seconds`.
+class _Request:
+    """A request on its way: where its events go, and its last message."""
 
-    One timer for a whole stream, which looks when the last message came: a timer for every message would cost a
+    def __init__(self, on_event: Callable[[dict[str, Any]], None] | None) -> None:
+        self._on_event = on_event
+        self._loop = asyncio.get_running_loop()
+        self.last: asyncio.Future[Message | Exception] = self._loop.create_future()
+        self.heard = self._loop.time()
+        """When the last message came."""
+        self.failed = False
+        """`on_event` raised; the worker goes on with the request."""
+
+    def take(self, message: Message | ArtError) -> None:
+        """Hand on one message. What comes after the last one is for nobody."""
+        self.heard = self._loop.time()
+        if self.last.done():
+            return
+        if isinstance(message, ArtError) or "event" not in message:
+            self.last.set_result(message)
+        elif self._on_event is not None:
+            try:
+                self._on_event(message["event"])
+            except Exception as error:  # noqa: BLE001 - raised again by who waits
+                self.failed = True
+                self.last.set_result(error)
+
+
+class _Silence:
+    """Ends a request with `error` when nothing came for `seconds`.
+
+    One timer for a whole request, which looks when the last message came: a timer for every message would cost a
     streamed token more than reading it.
     """
 
-    def __init__(self, waiting: asyncio.Queue[Message | ArtError], seconds: float, error: ArtError) -> None:
+    def __init__(self, waiting: _Request, seconds: float, error: ArtError) -> None:
         self._waiting, self._seconds, self._error = waiting, seconds, error
         self._loop = asyncio.get_running_loop()
-        self._last = self._loop.time()
         self._timer = self._loop.call_later(seconds, self._look)
-
-    def heard(self) -> None:
-        """A message came."""
-        self._last = self._loop.time()
 
     def stop(self) -> None:
         """Nothing more is waited for."""
         self._timer.cancel()
 
     def _look(self) -> None:
-        left = self._last + self._seconds - self._loop.time()
+        left = self._waiting.heard + self._seconds - self._loop.time()
         if left > 0:
             self._timer = self._loop.call_later(left, self._look)
         else:
-            self._waiting.put_nowait(self._error)
+            self._waiting.take(self._error)

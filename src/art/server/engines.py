@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,16 +36,15 @@ class WorkerEngine:
             raise InfraError("the engine is not ready", hint="take it from the pool, which waits for it")
         return EngineCapabilities(**ready)
 
-    async def generate(self, request: SampleRequest) -> AsyncGenerator[Sampled, None]:
-        """Sample one choice. Closing the iterator cancels it in the engine."""
+    async def generate(self, request: SampleRequest, on_event: Callable[[Sampled], None]) -> None:
+        """Sample one choice to its end. Cancelling cancels it in the engine."""
         channel = await self.worker.channel()
-        messages = channel.stream("generate", asdict(request), silence=self._silence)
-        try:
-            async for message in messages:
-                if "event" in message:
-                    yield _sampled(message["event"])
-        finally:
-            await messages.aclose()
+        await channel.call(
+            "generate",
+            asdict(request),
+            silence=self._silence,
+            on_event=lambda event: on_event(_sampled(event)),
+        )
 
     async def load_adapter(self, ref: AdapterRef) -> AdapterCheck:
         return AdapterCheck(**await self._call("load_adapter", asdict(ref)))
@@ -66,8 +65,10 @@ class WorkerEngine:
 
 
 def _sampled(event: dict[str, Any]) -> Sampled:
-    rows = [[(int(token), float(logprob)) for token, logprob in row] for row in event.get("top_logprobs", ())]
-    return Sampled(**{**event, "top_logprobs": rows})
+    if event.get("top_logprobs"):
+        rows = [[(int(token), float(logprob)) for token, logprob in row] for row in event["top_logprobs"]]
+        event = {**event, "top_logprobs": rows}
+    return Sampled(**event)
 
 
 class EnginePool:

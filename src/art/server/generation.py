@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import cast
 
 from art.engine.protocol import Sampled, SampleRequest
 from art.errors import ArtError, InfraError, LimitReached, NotFound
@@ -231,13 +230,16 @@ class CallRun:
             grammar=plan.grammar,
         )
         text = _TextOf(plan)
-        events = cast(AsyncGenerator[Sampled, None], lease.engine.generate(request))
+
+        def take(event: Sampled) -> None:
+            self._take(choice, event, text)
+            if text.stopped and event.finish_reason is None:
+                raise _Stopped
+
         try:
-            async with contextlib.aclosing(events):
-                async for event in events:
-                    self._take(choice, event, text)
-                    if choice.finish_reason is not None:
-                        break
+            await lease.engine.generate(request, take)
+        except _Stopped:
+            pass
         except NotFound as error:
             # The process that had loaded the adapter ended between the load and this call.
             self._versions.lost(plan.entry, plan.step)
@@ -287,6 +289,10 @@ class CallRun:
         """Correct the record, which was written before it was known whether the answer would reach its client."""
         reasons = {choice.index: recorded_end(choice, delivered=bool(self._told)) for choice in self.choices}
         await self._store.set_finish_reasons(self.plan.call_id, reasons)
+
+
+class _Stopped(Exception):
+    """The answer ended at a stop string, which only the gateway knows."""
 
 
 @dataclass(slots=True)
