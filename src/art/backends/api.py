@@ -46,6 +46,22 @@ class ControlApi:
         )
         return wire.DeletedCheckpoints.model_validate(answer)
 
+    async def fork(self, project: str, name: str, request: wire.ForkModel) -> wire.ModelInfo:
+        """Register `request`'s model as a copy of a step of `project/name`."""
+        answer = await self._connection.request(
+            "POST", f"{_model(project, name)}/fork", body=request, read_seconds=REGISTER_SECONDS
+        )
+        return wire.ModelInfo.model_validate(answer)
+
+    async def roll_back(self, project: str, name: str, step: int) -> wire.ModelInfo:
+        answer = await self._connection.request(
+            "POST",
+            f"{_model(project, name)}/rollback",
+            body=wire.RollBack(step=step),
+            read_seconds=REGISTER_SECONDS,
+        )
+        return wire.ModelInfo.model_validate(answer)
+
     async def log(self, project: str, name: str, request: wire.LogRequest) -> wire.Logged:
         answer = await self._connection.request(
             "POST", f"{_model(project, name)}/log", body=request, idempotency_key=uuid.uuid4().hex

@@ -127,6 +127,44 @@ class ServerBackend:
         )
         return answer.deleted
 
+    async def fork(
+        self,
+        model: Model[Any, Any],
+        from_model: str,
+        *,
+        from_project: str | None = None,
+        not_after_step: int | None = None,
+    ) -> int:
+        """Start `model`, which is not registered yet, from a checkpoint of another model; the step it starts at.
+
+        The checkpoint is copied with its number, optimizer and random state: the latest of `from_model`, or the
+        latest up to `not_after_step`. Register the model afterwards as any other. NotFound without such a step,
+        Conflict for a name that is taken, ConfigError for another base model or LoRA than the checkpoint's.
+        """
+        config = model.server_config()
+        if config is None:
+            raise InvalidInput(
+                f"{model.name} is not trainable",
+                cause="an art.Model is only prompted",
+                hint="make it an art.TrainableModel with a base_model",
+            )
+        request = wire.ForkModel(
+            project=model.project, name=model.name, config=config, not_after_step=not_after_step
+        )
+        info = await self._connection.api.fork(from_project or model.project, from_model, request)
+        return info.step
+
+    async def rollback(self, model: Model[Any, Any], step: int) -> int:
+        """Make an earlier step the latest again; returns it. Nothing is deleted.
+
+        Sessions keep the step they began with. The next step that is published continues from this one, under a
+        number after all there were. NotFound for a step that is gone, Conflict while a job of the model is open.
+        """
+        await model.ready()
+        info = await self._connection.api.roll_back(model.project, model.name, step)
+        model.note_step(info.step)
+        return info.step
+
     def close(self) -> Awaitable[None]:
         """Let go of the server, at once; awaiting also closes this loop's connections."""
         self._release()

@@ -226,7 +226,8 @@ class Jobs:
         if not job.spec.groups:
             outcome = TrainOutcome(step=job.parent_step, published=False, reason=NOTHING_TO_TRAIN)
         else:
-            outcome = await self._train(self._train_job(job, model))
+            last = await self._store.last_step(*entry.key)
+            outcome = await self._train(self._train_job(job, model, last))
         # A trained step is published and recorded whole: a cancellation that comes now comes too late.
         ending = asyncio.create_task(self._end(job, entry, outcome), name=f"{info.job_id}-end")
         try:
@@ -245,7 +246,8 @@ class Jobs:
         entry.row = entry.row.model_copy(update={"batch": max(entry.row.batch, job.batch)})
         await self.retention.apply(entry)
 
-    def _train_job(self, job: JobRow, model: ModelRow) -> TrainJob:
+    def _train_job(self, job: JobRow, model: ModelRow, last: int) -> TrainJob:
+        """`last`: the model's highest step so far, which is its parent unless `latest` was rolled back."""
         assert job.batch is not None
         assert job.parent_step is not None
         return TrainJob(
@@ -257,7 +259,7 @@ class Jobs:
             model_dir=model.model_dir,
             blob_dir=str(self._blob_dir),
             parent_step=job.parent_step,
-            step=job.parent_step + 1,
+            step=max(last, job.parent_step) + 1,
             lora=model.config.lora,
             config=resolve_config(job.spec, model),
             groups=job.spec.groups,

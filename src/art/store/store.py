@@ -94,6 +94,14 @@ class Store:
         """Forget a step; False when there was none."""
         return await self._db.write(lambda conn: model_rows.remove_checkpoint(conn, project, name, step))
 
+    async def set_latest(self, project: str, name: str, step: int) -> None:
+        """Make a step that is there the model's latest."""
+        await self._db.write(lambda conn: model_rows.set_latest(conn, project, name, step))
+
+    async def last_step(self, project: str, name: str) -> int:
+        """The highest step that the model ever published, deleted ones included; 0 without any."""
+        return await self._db.read(lambda conn: model_rows.last_step(conn, project, name))
+
     async def add_history(
         self,
         *,

@@ -70,6 +70,10 @@ class Trainer:
         if steps := store.steps():
             first = steps[0]
             return store.manifest(first).info(store.folder(first))
+        if request.fork_of is not None:
+            return store.fork(
+                Path(request.fork_of), project=request.project, name=request.name, history=request.history
+            )
         tensors = (
             initial_adapter(Path(request.initial_adapter), request.lora) if request.initial_adapter else None
         )
@@ -114,7 +118,7 @@ class Trainer:
         store.remove_leftovers()
         if recorded := store.find_job(job.job_id, after=job.parent_step):
             return recorded
-        aside = store.set_aside(after=job.parent_step)
+        aside = store.set_aside(after=job.step - 1)
         if aside:
             log.warning("set aside, because they were never recorded: %s", ", ".join(map(str, aside)))
         on_progress(Progress(phase="samples", done=0, total=1))

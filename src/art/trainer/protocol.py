@@ -60,6 +60,8 @@ class PrepareModel(BaseModel):
     lora: LoraConfig = Field(default_factory=lambda: LoraConfig())
     initial_adapter: str | None = None
     """Folder of an existing PEFT adapter that becomes step 0."""
+    fork_of: str | None = None
+    """Folder of another model's checkpoint that becomes the first step, with its number, optimizer and random state."""
     history: str = "keep"
     """The model's history policy, written into each manifest."""
     seed: int = 0
