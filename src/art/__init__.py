@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from art.rollouts.fit import fit
     from art.rollouts.fit_report import FitResult
     from art.rollouts.gather import gather_trajectories, gather_trajectory_groups
+    from art.rollouts.pipeline import PipelineTrainer as PipelineTrainer  # beside __all__, which is full
     from art.rollouts.retry import retry
     from art.rollouts.session import rollout
     from art.rollouts.wrap import wrap
@@ -81,6 +82,7 @@ _HOMES = {
     "Messages": "art.trajectories",
     "MessagesAndChoices": "art.trajectories",
     "Model": "art.model",
+    "PipelineTrainer": "art.rollouts.pipeline",
     "RemoteBackend": "art.backends.remote",
     "Tools": "art.trajectories",
     "TrainConfig": "art.config.train",
@@ -101,7 +103,7 @@ _HOMES = {
     "wrap": "art.rollouts.wrap",
     "yield_trajectory": "art.rollouts.yielded",
 }
-_MODULES = ("errors", "rewards", "utils")
+_MODULES = ("errors", "pipeline_trainer", "rewards", "utils")
 """Submodules that `art.name` reaches without an import of their own."""
 
 

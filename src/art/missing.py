@@ -18,13 +18,11 @@ MODULE = {
     "ServerlessTrainResult": "every backend returns an art.LocalTrainResult",
     "TinkerBackend": "art.LocalBackend and art.RemoteBackend are the backends",
     "MegatronBackend": "art.LocalBackend and art.RemoteBackend are the backends",
-    "PipelineTrainer": "art.fit is the whole loop",
     "TrainSFTConfig": _NO_SFT,
     "dev": "its classes are plain dicts here: model._internal_config = {...} and train(..., _config={...})",
     "langgraph": _ANY_AGENT,
     "mcp": "scenarios are any list of yours; " + _ANY_AGENT,
     "metrics": _METRICS,
-    "pipeline_trainer": "art.fit is the whole loop",
 }
 MODEL = {
     "train_sft": _NO_SFT,
@@ -40,7 +38,7 @@ BACKEND = {
     "_experimental_pull_model_checkpoint": _FILES,
     "_experimental_pull_from_s3": _FILES,
     "_experimental_push_to_s3": _FILES,
-    "_experimental_fork_checkpoint": "initial_adapter=<checkpoint folder> starts a model from a checkpoint",
+    "_experimental_fork_checkpoint": "backend.fork(model, from_model=...) starts a model from another one's checkpoint",
 }
 REWARDS = {
     "ruler": "a reward is any function of what the agent returned; it may be async and ask a judge",

@@ -65,7 +65,7 @@ class Place:
     def cheap(self, text: str) -> str:
         """The block with the tiny model, our port, few steps."""
         cheaper = text.replace(BASE_MODEL, str(self.tiny)).replace("7999", str(self.port))
-        return re.sub(r"\bsteps=\d+", "steps=2", cheaper)
+        return re.sub(r"\b(max_)?steps=\d+", r"\1steps=2", cheaper)
 
 
 @pytest.fixture(scope="module")
