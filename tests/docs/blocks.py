@@ -11,6 +11,7 @@ FILES = (
     "README.md",
     "CONTRIBUTING.md",
     "docs/training.md",
+    "docs/algorithms.md",
     "docs/server.md",
     "docs/capture.md",
     "docs/responses.md",

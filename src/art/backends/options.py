@@ -9,7 +9,14 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from art.config.model import LoraConfig, ModelConfig
-from art.config.train import NEUTRAL_OPTIONS, TrainConfig, nearest, require_loss, require_neutral
+from art.config.train import (
+    NEUTRAL_OPTIONS,
+    TrainConfig,
+    loss_of_ppo,
+    nearest,
+    require_loss,
+    require_neutral,
+)
 from art.errors import ConfigError, UnsupportedOption
 
 M = TypeVar("M", bound=BaseModel)
@@ -36,6 +43,8 @@ def train_config(options: Mapping[str, Any], backend: str, base: TrainConfig | N
     given: dict[str, str] = {}
     for name, value in _spread(options):
         field = _SAME_AS.get(name, name)
+        if name == "ppo":
+            field, value = "loss_fn", loss_of_ppo(value)
         if field in TrainConfig.model_fields:
             if field in given and values[field] != value:
                 twice = f"{name} is given twice, and differs"
@@ -60,7 +69,7 @@ def train_config(options: Mapping[str, Any], backend: str, base: TrainConfig | N
 
 def unknown_option(name: str) -> ConfigError:
     """The error for an option nobody knows, with the nearest one that exists."""
-    known = [*TrainConfig.model_fields, *_SAME_AS, *_CLIENT_ONLY]
+    known = [*TrainConfig.model_fields, *_SAME_AS, "ppo", *_CLIENT_ONLY]
     return ConfigError(f"train has no option {name!r}", hint=nearest(name, known))
 
 

@@ -91,7 +91,7 @@ class Progress(BaseModel):
     """A sign of life of a training job."""
 
     phase: str
-    """"samples", "forward", "update", "publish"."""
+    """"samples", "lookback" (where an option asks for one more pass), "forward", "update", "publish"."""
     done: int
     total: int
     metrics: dict[str, float] = Field(default_factory=dict)
