@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from art.backends.remote import RemoteBackend
     from art.backends.results import LocalTrainResult, TrainResult
     from art.config.model import LoraConfig
+    from art.config.sft import TrainSFTConfig
     from art.config.train import TrainConfig
     from art.errors import ArtError
+    from art.evals.evaluation import evaluate
     from art.model import Model, TrainableModel
     from art.rollouts.auto import auto_trajectory, capture_auto_trajectory
     from art.rollouts.batches import trajectory_group_batches
@@ -52,6 +54,7 @@ __all__ = [
     "Tools",
     "TrainConfig",
     "TrainResult",
+    "TrainSFTConfig",
     "TrainableModel",
     "Trajectory",
     "TrajectoryGroup",
@@ -59,6 +62,7 @@ __all__ = [
     "capture_auto_trajectory",
     "capture_yielded_trajectory",
     "errors",
+    "evaluate",
     "fit",
     "gather_trajectories",
     "gather_trajectory_groups",
@@ -85,12 +89,14 @@ _HOMES = {
     "Tools": "art.trajectories",
     "TrainConfig": "art.config.train",
     "TrainResult": "art.backends.results",
+    "TrainSFTConfig": "art.config.sft",
     "TrainableModel": "art.model",
     "Trajectory": "art.trajectories",
     "TrajectoryGroup": "art.trajectories",
     "auto_trajectory": "art.rollouts.auto",
     "capture_auto_trajectory": "art.rollouts.auto",
     "capture_yielded_trajectory": "art.rollouts.yielded",
+    "evaluate": "art.evals.evaluation",
     "fit": "art.rollouts.fit",
     "gather_trajectories": "art.rollouts.gather",
     "gather_trajectory_groups": "art.rollouts.gather",
@@ -101,7 +107,7 @@ _HOMES = {
     "wrap": "art.rollouts.wrap",
     "yield_trajectory": "art.rollouts.yielded",
 }
-_MODULES = ("errors", "rewards", "utils")
+_MODULES = ("errors", "evals", "rewards", "utils")
 """Submodules that `art.name` reaches without an import of their own."""
 
 

@@ -30,7 +30,6 @@ EXPECTED_TO_FAIL = {
     "prog_02_ruler": "art.rewards.ruler and ruler_score_group",
     "prog_03_langgraph": "art.langgraph",
     "prog_04_mcp_scenarios": "art.mcp",
-    "prog_05_sft_from_file": "art.utils.sft, art.TrainSFTConfig and TrainableModel.train_sft",
     "prog_06_pipeline_trainer": "art.pipeline_trainer",
     "prog_07_benchmark_charts": "art.utils.benchmarking",
     "prog_09_fork_and_delete": "LocalBackend._experimental_fork_checkpoint",

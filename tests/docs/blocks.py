@@ -18,6 +18,8 @@ FILES = (
     "docs/structured-output.md",
     "docs/rollouts.md",
     "docs/upstreams.md",
+    "docs/sft.md",
+    "docs/evaluation.md",
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

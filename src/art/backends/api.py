@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
 from art.types import wire
+from art.types.wire_sft import SubmitSft
 
 if TYPE_CHECKING:
     from art.backends.http import Connection
@@ -90,8 +91,9 @@ class ControlApi:
 
     # -- jobs
 
-    async def submit(self, request: wire.SubmitTrain, *, key: str) -> wire.JobInfo:
-        answer = await self._connection.request("POST", "/api/v1/jobs", body=request, idempotency_key=key)
+    async def submit(self, request: wire.SubmitTrain | SubmitSft, *, key: str) -> wire.JobInfo:
+        path = "/api/v1/jobs/sft" if isinstance(request, SubmitSft) else "/api/v1/jobs"
+        answer = await self._connection.request("POST", path, body=request, idempotency_key=key)
         return wire.JobInfo.model_validate(answer)
 
     async def job(self, job_id: str) -> wire.JobInfo:

@@ -134,3 +134,24 @@ def require_json(config: object) -> None:
             cause=f"it is no JSON: {error}",
             hint="use plain values or a pydantic model of them",
         ) from error
+
+
+def one_name(name: str | None, run_name: str | None) -> str:
+    """A TrainableModel's name, given under one of two words. ConfigError for none and for both."""
+    if (name is None) == (run_name is None):
+        raise ConfigError(
+            "a TrainableModel needs one name",
+            cause="name and run_name are two words for the same" if name else "none was given",
+            hint='TrainableModel(name="my-agent", project="my-project", base_model=...)',
+        )
+    return name or run_name or ""
+
+
+def refuse_server_options(options: Mapping[str, Any] | None) -> None:
+    """UnsupportedOption for openpipe-art's `_openai_client_config`."""
+    if options:
+        raise UnsupportedOption(
+            "register does not support _openai_client_config",
+            cause=f"its keys would be ignored: {', '.join(options)}",
+            hint="engine and server are set by arguments of `art serve`",
+        )

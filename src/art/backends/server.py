@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,11 +12,14 @@ from art.backends.http import Connection, Locator
 from art.backends.jobs import run_job
 from art.backends.options import train_config
 from art.backends.results import LocalTrainResult, from_job
+from art.backends.sft import sft_config, sft_request
+from art.config.sft import TrainSFTConfig
 from art.config.train import TrainConfig
 from art.errors import ConfigError, InvalidInput
 from art.missing import BACKEND, explain
-from art.trajectories import TrajectoryGroup
+from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import wire
+from art.types.wire_sft import SubmitSft
 from art.utils.console import TrainLine
 from art.utils.lazy import LazyCoroutine
 
@@ -85,18 +88,50 @@ class ServerBackend:
         InvalidInput and ConfigError are raised before anything is sent; TrainingFailed when the job fails.
         """
         resolved = train_config(options, self.name, config)
+        self._require_trainable(model)
+        wired = groups_to_wire(groups)
+        request = wire.SubmitTrain(project=model.project, name=model.name, groups=wired, config=resolved)
+        return await self._run(model, request, verbose=verbose)
+
+    async def train_sft(
+        self,
+        model: Model[Any, Any],
+        trajectories: Iterable[Trajectory],
+        *,
+        config: TrainSFTConfig | None = None,
+        _config: Mapping[str, Any] | None = None,
+        verbose: bool = False,
+    ) -> LocalTrainResult:
+        """Supervised fine-tuning on the assistant's messages of `trajectories`: one published step.
+
+        They are trained in the order given, `config.batch_size` an update. A message that says
+        `"trainable": False` is not trained. `_config` holds more options by name. The result's `trajectories` are
+        those that were left out, by their number. InvalidInput for what cannot be rendered, and ConfigError, are
+        raised before anything is trained; TrainingFailed when the job fails.
+        """
+        resolved = sft_config(config, _config, self.name)
+        self._require_trainable(model)
+        request = sft_request(model.project, model.name, trajectories, resolved)
+        return await self._run(model, request, verbose=verbose)
+
+    @staticmethod
+    def _require_trainable(model: Model[Any, Any]) -> None:
         if model.server_config() is None:
             raise InvalidInput(
                 f"{model.name} is not trainable",
                 cause="an art.Model is only prompted",
                 hint="make it an art.TrainableModel with a base_model",
             )
-        wired = groups_to_wire(groups)
+
+    async def _run(
+        self, model: Model[Any, Any], request: wire.SubmitTrain | SubmitSft, *, verbose: bool
+    ) -> LocalTrainResult:
+        """Submit a job and wait for its end, showing where it stands."""
         await model.ready()
         with TrainLine(model.name, verbose=verbose) as line:
             result = await run_job(
                 self._connection,
-                wire.SubmitTrain(project=model.project, name=model.name, groups=wired, config=resolved),
+                request,
                 key=uuid.uuid4().hex,
                 deadline_seconds=self._train_timeout,
                 on_event=line.show,

@@ -233,6 +233,17 @@ class Store:
         """The token arrays of a call; InvalidInput when the file is damaged."""
         return await asyncio.to_thread(self.blobs.read, ref)
 
+    async def add_job_arrays(self, path: str, arrays: dict[str, np.ndarray]) -> BlobRef:
+        """Keep token arrays that a job brings with it, in a file of its own; on the disk on return."""
+        kept = self._redact.tokens(arrays)
+
+        def run() -> BlobRef:
+            ref = self.blobs.append(path, kept)
+            self.blobs.sync(path)
+            return ref
+
+        return await asyncio.to_thread(run)
+
     # -- calls to upstreams
 
     async def add_upstream_call(

@@ -29,6 +29,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from art.config.model import LoraConfig
+from art.config.sft import ResolvedSFTConfig
 from art.config.train import ResolvedTrainConfig
 from art.errors import Conflict, InvalidInput, NotFound, TrainingFailed
 from art.trainer.packaged import fsync_folder, fsync_path
@@ -79,6 +80,8 @@ class Manifest(BaseModel):
     base: ResolvedBaseModel
     lora: LoraConfig
     config: ResolvedTrainConfig | None
+    sft: ResolvedSFTConfig | None = None
+    """Of a step of supervised fine-tuning, whose `config` is None."""
     history: str
     code_version: str
     sample_digest: str

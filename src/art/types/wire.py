@@ -17,6 +17,7 @@ Routes (role that may call it):
     POST   /api/v1/rollouts/{id}/reward   SetReward         rollout         -> RolloutInfo    (idempotent)
     POST   /api/v1/rollouts/{id}/finish   FinishRollout     rollout         -> RolloutInfo    (idempotent)
     POST   /api/v1/jobs              SubmitTrain            train           -> JobInfo        (Idempotency-Key)
+    POST   /api/v1/jobs/sft          SubmitSft              train           -> JobInfo        (Idempotency-Key)
     GET    /api/v1/jobs/{id}                                train           -> JobInfo
     GET    /api/v1/jobs/{id}/events                         train           SSE of JobEvent; `Last-Event-ID` resumes
     POST   /api/v1/jobs/{id}/cancel                         train           -> JobInfo
@@ -317,7 +318,7 @@ class JobInfo(BaseModel):
     job_id: str
     project: str
     name: str
-    kind: Literal["train"] = "train"
+    kind: Literal["train", "sft"] = "train"
     status: JobStatus
     created_at: float
     started_at: float | None = None
