@@ -58,7 +58,7 @@ class Row:
     temperature: Tensor
     owner: Tensor
     """[N], on the CPU; index into `choices`."""
-    blocks: tuple[attention.Block, ...]
+    blocks: attention.Plan
 
 
 def sequences(choices: Sequence[SampledChoice]) -> list[list[int]]:
@@ -88,7 +88,7 @@ def make_row(choices: Sequence[SampledChoice], device: torch.device) -> Row:
         target=torch.from_numpy(trie.target).to(device),
         temperature=temperatures[torch.from_numpy(trie.choice)].to(device),
         owner=torch.from_numpy(trie.choice),
-        blocks=attention.plan_blocks(trie, device=device),
+        blocks=attention.plan_attention(trie, device=device),
     )
 
 
