@@ -18,6 +18,7 @@ FILES = (
     "docs/structured-output.md",
     "docs/rollouts.md",
     "docs/upstreams.md",
+    "docs/doctor.md",
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
