@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # has torch already keeps it.
 TORCH_ARGS ?=
 
-.PHONY: help setup demo test test-clients lint format bench-engine bench-gateway bench-demo clean
+.PHONY: help setup demo test test-clients lint format bench-engine bench-gateway bench-demo bench-train mutations clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each
@@ -68,6 +68,12 @@ bench-gateway: $(STAMP) ## What the gateway adds to its engine's pace, 1,000 str
 
 bench-demo: $(STAMP) ## The demo on both tasks and three seeds against its bars (about an hour)
 	$(BIN)/python benchmarks/bench_demo.py $(ARGS)
+
+bench-train: $(STAMP) ## The trainer against a plain PEFT loop, tries against rows, the head's memory (ten minutes)
+	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python benchmarks/bench_train.py $(ARGS)
+
+mutations: $(STAMP) ## Put 15 known faults into the code, one by one, and see that a test notices each
+	$(BIN)/python tests/mutations/run.py $(ARGS)
 
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) $(CLIENTS) tests/clients/node/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

@@ -15,14 +15,17 @@ if TYPE_CHECKING:
     from art.backends.remote import RemoteBackend
     from art.backends.results import LocalTrainResult, TrainResult
     from art.config.model import LoraConfig
+    from art.config.sft import TrainSFTConfig
     from art.config.train import TrainConfig
     from art.errors import ArtError
+    from art.evals.evaluation import evaluate
     from art.model import Model, TrainableModel
     from art.rollouts.auto import auto_trajectory, capture_auto_trajectory
     from art.rollouts.batches import trajectory_group_batches
     from art.rollouts.fit import fit
     from art.rollouts.fit_report import FitResult
     from art.rollouts.gather import gather_trajectories, gather_trajectory_groups
+    from art.rollouts.pipeline import PipelineTrainer as PipelineTrainer  # beside __all__, which is full
     from art.rollouts.retry import retry
     from art.rollouts.session import rollout
     from art.rollouts.wrap import wrap
@@ -52,6 +55,7 @@ __all__ = [
     "Tools",
     "TrainConfig",
     "TrainResult",
+    "TrainSFTConfig",
     "TrainableModel",
     "Trajectory",
     "TrajectoryGroup",
@@ -59,6 +63,7 @@ __all__ = [
     "capture_auto_trajectory",
     "capture_yielded_trajectory",
     "errors",
+    "evaluate",
     "fit",
     "gather_trajectories",
     "gather_trajectory_groups",
@@ -81,16 +86,19 @@ _HOMES = {
     "Messages": "art.trajectories",
     "MessagesAndChoices": "art.trajectories",
     "Model": "art.model",
+    "PipelineTrainer": "art.rollouts.pipeline",
     "RemoteBackend": "art.backends.remote",
     "Tools": "art.trajectories",
     "TrainConfig": "art.config.train",
     "TrainResult": "art.backends.results",
+    "TrainSFTConfig": "art.config.sft",
     "TrainableModel": "art.model",
     "Trajectory": "art.trajectories",
     "TrajectoryGroup": "art.trajectories",
     "auto_trajectory": "art.rollouts.auto",
     "capture_auto_trajectory": "art.rollouts.auto",
     "capture_yielded_trajectory": "art.rollouts.yielded",
+    "evaluate": "art.evals.evaluation",
     "fit": "art.rollouts.fit",
     "gather_trajectories": "art.rollouts.gather",
     "gather_trajectory_groups": "art.rollouts.gather",
@@ -101,7 +109,7 @@ _HOMES = {
     "wrap": "art.rollouts.wrap",
     "yield_trajectory": "art.rollouts.yielded",
 }
-_MODULES = ("errors", "rewards", "utils")
+_MODULES = ("errors", "evals", "pipeline_trainer", "rewards", "utils")
 """Submodules that `art.name` reaches without an import of their own."""
 
 

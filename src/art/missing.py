@@ -7,9 +7,6 @@ from __future__ import annotations
 
 _METRICS = "pass metrics to model.log(metrics={...}), or put them into a trajectory's metrics"
 _WANDB = "nothing is sent to a tracker; model.log writes history.jsonl beside the checkpoints"
-_NO_SFT = (
-    "art.fit and model.train learn from rewards; initial_adapter=... starts from an adapter trained elsewhere"
-)
 _FILES = "a checkpoint is a folder in PEFT's format: train(...).checkpoint_path names it"
 _ANY_AGENT = "art.wrap(agent, reward) takes the agent as it is"
 
@@ -18,16 +15,12 @@ MODULE = {
     "ServerlessTrainResult": "every backend returns an art.LocalTrainResult",
     "TinkerBackend": "art.LocalBackend and art.RemoteBackend are the backends",
     "MegatronBackend": "art.LocalBackend and art.RemoteBackend are the backends",
-    "PipelineTrainer": "art.fit is the whole loop",
-    "TrainSFTConfig": _NO_SFT,
     "dev": "its classes are plain dicts here: model._internal_config = {...} and train(..., _config={...})",
     "langgraph": _ANY_AGENT,
     "mcp": "scenarios are any list of yours; " + _ANY_AGENT,
     "metrics": _METRICS,
-    "pipeline_trainer": "art.fit is the whole loop",
 }
 MODEL = {
-    "train_sft": _NO_SFT,
     "update_wandb_config": _WANDB,
     "_get_wandb_run": _WANDB,
     "metrics_builder": _METRICS,
@@ -36,11 +29,11 @@ MODEL = {
     "set_cost_calculator": _METRICS,
 }
 BACKEND = {
-    "_train_sft": _NO_SFT,
+    "_train_sft": "await model.train_sft(trajectories) trains and records one step",
     "_experimental_pull_model_checkpoint": _FILES,
     "_experimental_pull_from_s3": _FILES,
     "_experimental_push_to_s3": _FILES,
-    "_experimental_fork_checkpoint": "initial_adapter=<checkpoint folder> starts a model from a checkpoint",
+    "_experimental_fork_checkpoint": "backend.fork(model, from_model=...) starts a model from another one's checkpoint",
 }
 REWARDS = {
     "ruler": "a reward is any function of what the agent returned; it may be async and ask a judge",

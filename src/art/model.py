@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 from typing_extensions import TypeVar
 
 from art.backends.handover import as_groups, log_request
-from art.backends.options import internal_config, model_config, require_json
+from art.backends.options import internal_config, model_config, one_name, refuse_server_options, require_json
 from art.config.model import LoraConfig, ModelConfig
-from art.errors import ConfigError, UnsupportedOption
+from art.errors import ConfigError
 from art.missing import MODEL, explain
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import wire
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from art.backends.protocol import Backend
     from art.backends.results import TrainResult
+    from art.config.sft import TrainSFTConfig
     from art.config.train import TrainConfig
 
 ConfigT = TypeVar("ConfigT", default=Any)
@@ -124,9 +125,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
     def backend(self) -> Backend:
         """The registered backend; ConfigError when there is none."""
         if self._backend is None:
-            raise ConfigError(
-                f"{self.name} has no backend", hint="call `await model.register(backend)` first"
-            )
+            raise ConfigError(f"{self.name} has no backend", hint="await model.register(backend) first")
         backend: Backend = self._backend
         return backend
 
@@ -134,12 +133,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         self, backend: Backend, _openai_client_config: Mapping[str, Any] | None = None
     ) -> LazyCoroutine[None]:
         """Connect the model with a backend. Await the result to set it up now; else first use does."""
-        if _openai_client_config:
-            raise UnsupportedOption(
-                "register does not support _openai_client_config",
-                cause=f"its keys would be ignored: {', '.join(_openai_client_config)}",
-                hint="engine and server are set by arguments of `art serve`",
-            )
+        refuse_server_options(_openai_client_config)
         require_json(self.config)
         if backend is not self._backend:
             self._backend, self._registered, self._openai = backend, False, None
@@ -287,13 +281,12 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
 class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
     """A LoRA lineage `project/name` on a base model.
 
-    `base_model`: a folder, or a hub id. `run_name` is another word for `name`. `lora`, `initial_adapter`,
-    `history`, `chat_template`, `tool_parser` and `reasoning_parser` are fixed at registration (see
-    config.model.ModelConfig).
+    `base_model`: a folder, or a hub id. `run_name` is another word for `name`. `lora`, `initial_adapter`, `history`,
+    `chat_template`, `tool_parser` and `reasoning_parser` are fixed at registration (see config.model.ModelConfig).
     """
 
     base_model: str
-    lora: LoraConfig
+    lora: LoraConfig = LoraConfig()
     initial_adapter: str | None = None
     history: str = "keep"
     chat_template: str | None = None
@@ -314,15 +307,9 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         _internal_config: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        if (name is None) == (run_name is None):
-            raise ConfigError(
-                "a TrainableModel needs one name",
-                cause="name and run_name are two words for the same" if name else "none was given",
-                hint='TrainableModel(name="my-agent", project="my-project", base_model=...)',
-            )
-        settings = {"lora": LoraConfig(), **internal_config(_internal_config), **fields}
+        settings = {"name": one_name(name, run_name), **internal_config(_internal_config), **fields}
         settings.update({} if lora is None else {"lora": lora})
-        super().__init__(name=name or run_name or "", project=project, base_model=str(base_model), **settings)
+        super().__init__(project=project, base_model=str(base_model), **settings)
         self._given_config = dict(_internal_config or {})
 
     @property
@@ -392,6 +379,19 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         result = await self.backend().train(self, groups, config=config, **options)
         # The groups are with the server since the train call; only their averages are sent again.
         await self._record(log_request(groups, result.metrics, split="train", step=result.step, sent=False))
+        return result
+
+    async def train_sft(
+        self,
+        trajectories: Iterable[Trajectory],
+        config: TrainSFTConfig | None = None,
+        _config: Mapping[str, Any] | None = None,
+        verbose: bool = False,
+    ) -> TrainResult:
+        """Supervised fine-tuning on what the assistant says, recorded as one step: `backend.train_sft` and `log`."""
+        train = self.backend().train_sft
+        result = await train(self, trajectories, config=config, _config=_config, verbose=verbose)
+        await self._record(log_request([], result.metrics, split="train", step=result.step, sent=False))
         return result
 
     async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward") -> list[int]:

@@ -90,6 +90,6 @@ async def main(base_model: str, art_path: str) -> dict[str, Any]:
         "steps": [before, after],
         "evaluated": sorted(set(evaluation.steps)),
         "checkpoints": sorted(int(p.name) for p in (folder / "checkpoints").iterdir()),
-        "splits": sorted(p.name for p in (folder / "trajectories").iterdir()),
+        "splits": sorted(p.name for p in folder.glob("trajectories/*")),
         "history": (folder / "history.jsonl").read_text(),
     }

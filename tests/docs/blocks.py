@@ -11,6 +11,7 @@ FILES = (
     "README.md",
     "CONTRIBUTING.md",
     "docs/training.md",
+    "docs/algorithms.md",
     "docs/server.md",
     "docs/capture.md",
     "docs/responses.md",
@@ -18,6 +19,10 @@ FILES = (
     "docs/structured-output.md",
     "docs/rollouts.md",
     "docs/upstreams.md",
+    "docs/pipeline.md",
+    "docs/sft.md",
+    "docs/evaluation.md",
+    "docs/doctor.md",
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

@@ -65,7 +65,7 @@ class Place:
     def cheap(self, text: str) -> str:
         """The block with the tiny model, our port, few steps."""
         cheaper = text.replace(BASE_MODEL, str(self.tiny)).replace("7999", str(self.port))
-        return re.sub(r"\bsteps=\d+", "steps=2", cheaper)
+        return re.sub(r"\b(max_)?steps=\d+", r"\1steps=2", cheaper)
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +187,14 @@ def run_ci(place: Place, text: str) -> None:
     assert place.run(f"cd {clone} && FAIL=lint PATH={tools}:$PATH {text}").returncode != 0
 
 
+def run_doctor(place: Place, text: str) -> None:
+    done = place.run(place.cheap(text))
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = [line.split(maxsplit=1)[0] for line in done.stdout.splitlines()]
+    assert set(shown) <= {"ok", "note"}, done.stdout
+    assert "served: " in done.stdout.splitlines()[-1]
+
+
 def run_rollout(place: Place, text: str) -> None:
     """A program as one rollout; it writes the program too."""
     done = place.run(place.cheap(text))
@@ -216,6 +224,7 @@ SHELL: dict[str, Callable[[Place, str], None]] = {
     "curl -s http://127.0.0.1:7999/api/v1/keys \\": run_curl_keys,
     "curl -s http://127.0.0.1:7999/api/v1/rollouts \\": run_curl,
     ".ci/run": run_ci,
+    "art doctor --base-model HuggingFaceTB/SmolLM2-135M-Instruct": run_doctor,
     "cat > agent.py <<'END'": run_rollout,
     "cat > cities.jsonl <<'END'": run_rollouts,
 }

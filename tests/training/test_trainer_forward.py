@@ -26,7 +26,7 @@ from transformers import (
 from art.config.model import LoraConfig
 from art.errors import ConfigError
 from art.tokens.samples import SampledChoice
-from art.trainer import attention
+from art.trainer import attention, llama
 from art.trainer.body import Body
 from art.trainer.forward import Policy, adapter_config, choose_dtype, make_row
 from art.trainer.head import chunked_logprobs
@@ -173,6 +173,47 @@ def test_a_trie_gives_the_log_probabilities_and_gradients_of_its_sequences(
     assert_equal_to_reference(folder, policy, choices, block=block, merge=merge)
 
 
+@pytest.mark.parametrize("body", [LlamaBody, PeftBody])
+@pytest.mark.parametrize("queries", [1, 7, 128])
+def test_a_chain_gives_the_log_probabilities_and_gradients_of_its_sequence(
+    folder: Path, queries: int, body: type[Any]
+) -> None:
+    """One path, on which two calls are trained."""
+    tokens = np.random.default_rng(1).integers(0, VOCAB, 60).tolist()
+    choices = [choice(tokens[:40], tokens[40:44]), choice(tokens[:50], tokens[50:], 0.7)]
+    policy = make_policy(folder, body=body)
+    assert isinstance(make_row(choices, policy.device).blocks, attention.Chain)
+    assert_equal_to_reference(folder, policy, choices, queries=queries)
+
+
+def test_an_adapter_is_added_to_the_weights_anew_when_it_has_changed(folder: Path) -> None:
+    policy, choices = make_policy(folder), some_choices()
+    row = make_row(choices, policy.device)
+    before, _ = policy.logprobs(row, chunk=64)
+    with torch.no_grad():
+        for parameter in policy.parameters.values():
+            parameter.mul_(-1.5)
+    expected = reference(folder, policy, choices)
+    found, _ = policy.logprobs(row, chunk=64)
+    torch.testing.assert_close(found, expected, atol=3e-6, rtol=0)
+    with torch.no_grad():  # here it is computed beside the weights
+        torch.testing.assert_close(policy.logprobs(row, chunk=64)[0], expected, atol=3e-6, rtol=0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        before.sum().backward()  # its weights are gone
+    found.sum().backward()
+
+
+def test_a_second_copy_of_the_weights_is_for_float32_where_there_is_room(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = LlamaBody.load(folder, lora=LoraConfig(), dtype=torch.float32)
+    assert llama.merges(body.config, torch.float32, body.device)
+    assert not llama.merges(body.config, torch.bfloat16, body.device)
+    size = 4 * llama.layer_numbers(body.config)
+    monkeypatch.setattr(llama, "memory_bytes", lambda device: 6 * size)
+    assert not llama.merges(body.config, torch.float32, body.device)
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_our_own_body_is_every_kind_of_model(kind: str, tmp_path: Path) -> None:
     policy = Policy.load(save_model(kind, tmp_path), lora=LoraConfig(r=4, alpha=8), dtype=torch.float32)
@@ -189,13 +230,11 @@ def assert_equal_to_reference(
     folder: Path,
     policy: Policy,
     choices: Sequence[SampledChoice],
-    *,
-    block: int = attention.BLOCK,
-    merge: int = attention.MERGE_SCORES,
+    **plan: int,
 ) -> None:
     """Log-probabilities, and the gradient of every matrix of the adapter."""
     row = make_row(choices, policy.device)
-    row = replace(row, blocks=attention.plan_blocks(row.trie, device=policy.device, block=block, merge=merge))
+    row = replace(row, blocks=attention.plan_attention(row.trie, device=policy.device, **plan))
     found, _ = policy.logprobs(row, chunk=5)
     model = Reference(folder, policy)
     expected = model.logprobs(choices)

@@ -12,13 +12,23 @@ from hypothesis import strategies as st
 from art.algorithms.advantages import grpo, has_spread, mean_and_deviation
 from art.algorithms.aggregation import token_weights
 from art.algorithms.correction import truncation_factor
-from art.algorithms.ppo_clip import clipped, ppo_clip
-
-BOUNDS = {"epsilon": 0.2, "epsilon_high": 0.28}
+from art.algorithms.losses import LossInputs, ppo, ppo_stopped
 
 
 def f64(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
+
+
+def given_tokens(logprobs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor) -> LossInputs:
+    """A completion of its own for each token, clipped to [0.8, 1.28]."""
+    return LossInputs(
+        logprobs_N=logprobs,
+        ratio_N=torch.exp(logprobs - old),
+        advantages_N=advantages,
+        owner_N=torch.arange(len(logprobs)),
+        epsilon=0.2,
+        epsilon_high=0.28,
+    )
 
 
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=10))
@@ -78,7 +88,7 @@ def reference_ppo(logprob: float, old: float, advantage: float) -> float:
 
 @given(st.floats(-5, 0), st.floats(-5, 0), st.floats(-3, 3))
 def test_ppo_clip_is_its_formula(logprob: float, old: float, advantage: float) -> None:
-    found = ppo_clip(f64(logprob), f64(old), f64(advantage), **BOUNDS)
+    found = ppo(given_tokens(f64(logprob), f64(old), f64(advantage)))
     assert float(found) == pytest.approx(reference_ppo(logprob, old, advantage), rel=1e-12, abs=1e-12)
 
 
@@ -95,21 +105,20 @@ def test_ppo_clip_is_its_formula(logprob: float, old: float, advantage: float) -
 )
 def test_the_gradient_stops_where_the_clip_holds(ratio: float, advantage: float, slope: float) -> None:
     logprob = f64(math.log(ratio)).requires_grad_()
-    ppo_clip(logprob, f64(0.0), f64(advantage), **BOUNDS).sum().backward()
+    ppo(given_tokens(logprob, f64(0.0), f64(advantage))).sum().backward()
     assert float(logprob.grad) == pytest.approx(slope)  # type: ignore[arg-type]
-    stopped = clipped(logprob.detach(), f64(0.0), f64(advantage), **BOUNDS)
+    stopped = ppo_stopped(given_tokens(logprob.detach(), f64(0.0), f64(advantage)))
     assert bool(stopped) is (slope == 0.0)
 
 
 def test_the_correction_bounds_a_tokens_weight_and_changes_nothing_below() -> None:
     logprobs, old = f64(0.0, -1.0, -0.5).requires_grad_(), f64(-3.0, -1.0, -1.0)
-    factor = truncation_factor(logprobs, old, bound=2.0)
+    factor = truncation_factor(torch.exp(logprobs - old), bound=2.0)
     assert not factor.requires_grad
     assert factor.tolist() == pytest.approx([2.0 / math.exp(3.0), 1.0, 1.0])
-    (ppo_clip(logprobs, old, f64(-1, -1, -1), **BOUNDS) * factor).sum().backward()
+    (ppo(given_tokens(logprobs, old, f64(-1, -1, -1))) * factor).sum().backward()
     assert logprobs.grad is not None
     assert logprobs.grad.tolist() == pytest.approx([2.0, 1.0, math.exp(0.5)])
-    assert truncation_factor(logprobs, old, bound=None).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_rollout_weights_ignore_length_and_branches() -> None:

@@ -470,14 +470,16 @@ def test_what_cannot_be_trained_on_never_reaches_the_server(
     [
         ({"learning_rat": 1e-5}, ConfigError, "did you mean learning_rate"),
         ({"zzz": 1}, ConfigError, "no option 'zzz'"),
-        ({"kl_penalty_coef": 0.1}, UnsupportedOption, "RemoteBackend does not support kl_penalty_coef=0.1"),
-        ({"loss_fn": "cispo"}, UnsupportedOption, "RemoteBackend does not support loss_fn='cispo'"),
-        ({"loss_fn": "cispo"}, UnsupportedOption, "leave loss_fn out: ppo"),
+        ({"plot_tensors": True}, UnsupportedOption, "RemoteBackend does not support plot_tensors=True"),
+        ({"kl_estimator": "k2"}, UnsupportedOption, "kl_estimator='k2' cannot be applied"),
+        ({"loss_fn": "dro"}, UnsupportedOption, "RemoteBackend does not support loss_fn='dro'"),
+        ({"loss_fn": "dro"}, UnsupportedOption, "leave loss_fn out: ppo"),
+        ({"loss_fn": "cispo", "ppo": True}, ConfigError, "loss_fn and ppo mean the same and differ"),
         ({"lr": 1e-5}, ConfigError, "did you mean learning_rate"),
         ({"config": {"learning_rate": 1e-5}}, ConfigError, "config is a dict, not an art.TrainConfig"),
         ({"_config": {"learning_rat": 1e-5}}, ConfigError, "did you mean learning_rate"),
-        ({"_config": {"kl_penalty_coef": 0.1}}, UnsupportedOption, "kl_penalty_coef=0.1"),
-        ({"_config": {"loss_fn": "cispo"}}, UnsupportedOption, "leave loss_fn out"),
+        ({"_config": {"plot_tensors": True}}, UnsupportedOption, "plot_tensors=True"),
+        ({"_config": {"loss_fn": "dro"}}, UnsupportedOption, "leave loss_fn out"),
         ({"_config": [1]}, ConfigError, "_config is a list"),
         ({"epsilon": 0.1, "_config": {"epsilon": 0.3}}, ConfigError, "epsilon is given twice, and differs"),
         ({"learning_rate": -1}, ConfigError, "learning_rate"),
@@ -518,13 +520,35 @@ def test_openpipe_art_options_that_change_nothing_are_taken() -> None:
     assert (taken.max_grad_norm, taken.epsilon_high) == (0.5, 0.4)
 
 
+def test_every_option_of_openpipe_arts_train_reaches_the_configuration() -> None:
+    options = {
+        "loss_fn": "cispo",
+        "kl_penalty_coef": 0.1,
+        "kl_penalty_reference_step": 0,
+        "epsilon": 0.9,
+        "epsilon_high": 3.0,
+        "advantage_balance": 0.5,
+        "importance_sampling_level": "geometric_average",
+        "max_negative_advantage_importance_sampling_weight": 2.0,
+        "mask_prob_ratio": True,
+        "kimi_k2_tau": 0.1,
+        "precalculate_logprobs": True,
+        "truncated_importance_sampling": None,
+        "scale_learning_rate_by_reward_std_dev": True,
+        "num_trajectories_learning_rate_multiplier_power": 0.5,
+    }
+    taken = train_config(options, "LocalBackend")
+    assert {name: getattr(taken, name) for name in options} == options
+    assert train_config({"ppo": False}, "ServerlessBackend").loss_fn == "cispo"
+
+
 def test_a_train_config_takes_and_refuses_the_same() -> None:
-    config = art.TrainConfig(learning_rate=1e-5, kl_penalty_coef=0.0, grad_accumulation_sequences=None)  # type: ignore[call-arg]
+    config = art.TrainConfig(learning_rate=1e-5, plot_tensors=False, grad_accumulation_sequences=None)  # type: ignore[call-arg]
     assert config == art.TrainConfig(learning_rate=1e-5)
-    with pytest.raises(UnsupportedOption, match="kl_penalty_coef"):
-        art.TrainConfig(kl_penalty_coef=0.1)  # type: ignore[call-arg]
+    with pytest.raises(UnsupportedOption, match="plot_tensors"):
+        art.TrainConfig(plot_tensors=True)  # type: ignore[call-arg]
     with pytest.raises(UnsupportedOption, match="leave loss_fn out"):
-        art.TrainConfig(loss_fn="cispo")  # type: ignore[arg-type]
+        art.TrainConfig(loss_fn="dro")
     with pytest.raises(ValueError, match="no option 'lr'; did you mean learning_rate"):
         art.TrainConfig(lr=1)  # type: ignore[call-arg]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
 from art.types import wire
+from art.types.wire_sft import SubmitSft
 
 if TYPE_CHECKING:
     from art.backends.http import Connection
@@ -45,6 +46,22 @@ class ControlApi:
             "DELETE", f"{_model(project, name)}/checkpoints", body=wire.DeleteCheckpoints(steps=steps)
         )
         return wire.DeletedCheckpoints.model_validate(answer)
+
+    async def fork(self, project: str, name: str, request: wire.ForkModel) -> wire.ModelInfo:
+        """Register `request`'s model as a copy of a step of `project/name`."""
+        answer = await self._connection.request(
+            "POST", f"{_model(project, name)}/fork", body=request, read_seconds=REGISTER_SECONDS
+        )
+        return wire.ModelInfo.model_validate(answer)
+
+    async def roll_back(self, project: str, name: str, step: int) -> wire.ModelInfo:
+        answer = await self._connection.request(
+            "POST",
+            f"{_model(project, name)}/rollback",
+            body=wire.RollBack(step=step),
+            read_seconds=REGISTER_SECONDS,
+        )
+        return wire.ModelInfo.model_validate(answer)
 
     async def log(self, project: str, name: str, request: wire.LogRequest) -> wire.Logged:
         answer = await self._connection.request(
@@ -90,8 +107,9 @@ class ControlApi:
 
     # -- jobs
 
-    async def submit(self, request: wire.SubmitTrain, *, key: str) -> wire.JobInfo:
-        answer = await self._connection.request("POST", "/api/v1/jobs", body=request, idempotency_key=key)
+    async def submit(self, request: wire.SubmitTrain | SubmitSft, *, key: str) -> wire.JobInfo:
+        path = "/api/v1/jobs/sft" if isinstance(request, SubmitSft) else "/api/v1/jobs"
+        answer = await self._connection.request("POST", path, body=request, idempotency_key=key)
         return wire.JobInfo.model_validate(answer)
 
     async def job(self, job_id: str) -> wire.JobInfo:

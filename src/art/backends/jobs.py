@@ -13,6 +13,7 @@ import httpx2
 from art import errors
 from art.errors import ArtError, DeadlineExceeded, InfraError, TrainingFailed
 from art.types import wire
+from art.types.wire_sft import SubmitSft
 
 if TYPE_CHECKING:
     from art.backends.http import Connection
@@ -31,7 +32,7 @@ OnEvent = Callable[[wire.JobEvent], None]
 
 async def run_job(
     connection: Connection,
-    request: wire.SubmitTrain,
+    request: wire.SubmitTrain | SubmitSft,
     *,
     key: str,
     deadline_seconds: float,

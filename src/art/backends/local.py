@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from art.backends.child import START_SECONDS, ChildServer
 from art.backends.http import Endpoint
 from art.backends.server import TRAIN_SECONDS, ServerBackend
 from art.errors import UnsupportedOption
+from art.utils.console import say
 from art.utils.threads import in_thread
+
+if TYPE_CHECKING:
+    from art.model import Model
 
 
 class ChildEndpoint:
@@ -77,6 +82,27 @@ class LocalBackend(ServerBackend):
 
     def base_path(self) -> str | None:
         return str(self._child.root)
+
+    async def _experimental_fork_checkpoint(
+        self,
+        model: Model[Any, Any],
+        from_model: str,
+        from_project: str | None = None,
+        from_s3_bucket: str | None = None,
+        not_after_step: int | None = None,
+        verbose: bool = False,
+        prefix: str | None = None,
+    ) -> None:
+        """openpipe-art's name of `fork`. UnsupportedOption for a checkpoint in a bucket."""
+        if from_s3_bucket is not None or prefix is not None:
+            raise UnsupportedOption(
+                "LocalBackend does not support from_s3_bucket and prefix",
+                cause="checkpoints are folders of the server",
+                hint="copy the checkpoint's folder here and start with TrainableModel(initial_adapter=<folder>)",
+            )
+        step = await self.fork(model, from_model, from_project=from_project, not_after_step=not_after_step)
+        if verbose:
+            say(f"{model.name}: forked from {from_model}@{step}")
 
     def _release(self) -> None:
         self._child.release()

@@ -9,7 +9,14 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from art.config.model import LoraConfig, ModelConfig
-from art.config.train import NEUTRAL_OPTIONS, TrainConfig, nearest, require_loss, require_neutral
+from art.config.train import (
+    NEUTRAL_OPTIONS,
+    TrainConfig,
+    loss_of_ppo,
+    nearest,
+    require_loss,
+    require_neutral,
+)
 from art.errors import ConfigError, UnsupportedOption
 
 M = TypeVar("M", bound=BaseModel)
@@ -36,6 +43,8 @@ def train_config(options: Mapping[str, Any], backend: str, base: TrainConfig | N
     given: dict[str, str] = {}
     for name, value in _spread(options):
         field = _SAME_AS.get(name, name)
+        if name == "ppo":
+            field, value = "loss_fn", loss_of_ppo(value)
         if field in TrainConfig.model_fields:
             if field in given and values[field] != value:
                 twice = f"{name} is given twice, and differs"
@@ -60,7 +69,7 @@ def train_config(options: Mapping[str, Any], backend: str, base: TrainConfig | N
 
 def unknown_option(name: str) -> ConfigError:
     """The error for an option nobody knows, with the nearest one that exists."""
-    known = [*TrainConfig.model_fields, *_SAME_AS, *_CLIENT_ONLY]
+    known = [*TrainConfig.model_fields, *_SAME_AS, "ppo", *_CLIENT_ONLY]
     return ConfigError(f"train has no option {name!r}", hint=nearest(name, known))
 
 
@@ -134,3 +143,24 @@ def require_json(config: object) -> None:
             cause=f"it is no JSON: {error}",
             hint="use plain values or a pydantic model of them",
         ) from error
+
+
+def one_name(name: str | None, run_name: str | None) -> str:
+    """A TrainableModel's name, given under one of two words. ConfigError for none and for both."""
+    if (name is None) == (run_name is None):
+        raise ConfigError(
+            "a TrainableModel needs one name",
+            cause="name and run_name are two words for the same" if name else "none was given",
+            hint='TrainableModel(name="my-agent", project="my-project", base_model=...)',
+        )
+    return name or run_name or ""
+
+
+def refuse_server_options(options: Mapping[str, Any] | None) -> None:
+    """UnsupportedOption for openpipe-art's `_openai_client_config`."""
+    if options:
+        raise UnsupportedOption(
+            "register does not support _openai_client_config",
+            cause=f"its keys would be ignored: {', '.join(options)}",
+            hint="engine and server are set by arguments of `art serve`",
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from art.types import wire
@@ -10,8 +10,9 @@ from art.types import wire
 if TYPE_CHECKING:
     from art.backends.http import Connection
     from art.backends.results import TrainResult
+    from art.config.sft import TrainSFTConfig
     from art.model import Model
-    from art.trajectories import TrajectoryGroup
+    from art.trajectories import Trajectory, TrajectoryGroup
 
 
 @runtime_checkable
@@ -31,6 +32,18 @@ class Backend(Protocol):
         self, model: Model[Any, Any], groups: Iterable[TrajectoryGroup], **options: Any
     ) -> TrainResult:
         """One train call: a step when the batch carries signal. Options are `TrainConfig`'s fields."""
+        ...
+
+    async def train_sft(
+        self,
+        model: Model[Any, Any],
+        trajectories: Iterable[Trajectory],
+        *,
+        config: TrainSFTConfig | None = None,
+        _config: Mapping[str, Any] | None = None,
+        verbose: bool = False,
+    ) -> TrainResult:
+        """One call of supervised fine-tuning: one step. `_config` holds more fields of TrainSFTConfig."""
         ...
 
     async def log(self, model: Model[Any, Any], request: wire.LogRequest) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,11 +12,14 @@ from art.backends.http import Connection, Locator
 from art.backends.jobs import run_job
 from art.backends.options import train_config
 from art.backends.results import LocalTrainResult, from_job
+from art.backends.sft import sft_config, sft_request
+from art.config.sft import TrainSFTConfig
 from art.config.train import TrainConfig
 from art.errors import ConfigError, InvalidInput
 from art.missing import BACKEND, explain
-from art.trajectories import TrajectoryGroup
+from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import wire
+from art.types.wire_sft import SubmitSft
 from art.utils.console import TrainLine
 from art.utils.lazy import LazyCoroutine
 
@@ -85,18 +88,50 @@ class ServerBackend:
         InvalidInput and ConfigError are raised before anything is sent; TrainingFailed when the job fails.
         """
         resolved = train_config(options, self.name, config)
+        self._require_trainable(model)
+        wired = groups_to_wire(groups)
+        request = wire.SubmitTrain(project=model.project, name=model.name, groups=wired, config=resolved)
+        return await self._run(model, request, verbose=verbose)
+
+    async def train_sft(
+        self,
+        model: Model[Any, Any],
+        trajectories: Iterable[Trajectory],
+        *,
+        config: TrainSFTConfig | None = None,
+        _config: Mapping[str, Any] | None = None,
+        verbose: bool = False,
+    ) -> LocalTrainResult:
+        """Supervised fine-tuning on the assistant's messages of `trajectories`: one published step.
+
+        They are trained in the order given, `config.batch_size` an update. A message that says
+        `"trainable": False` is not trained. `_config` holds more options by name. The result's `trajectories` are
+        those that were left out, by their number. InvalidInput for what cannot be rendered, and ConfigError, are
+        raised before anything is trained; TrainingFailed when the job fails.
+        """
+        resolved = sft_config(config, _config, self.name)
+        self._require_trainable(model)
+        request = sft_request(model.project, model.name, trajectories, resolved)
+        return await self._run(model, request, verbose=verbose)
+
+    @staticmethod
+    def _require_trainable(model: Model[Any, Any]) -> None:
         if model.server_config() is None:
             raise InvalidInput(
                 f"{model.name} is not trainable",
                 cause="an art.Model is only prompted",
                 hint="make it an art.TrainableModel with a base_model",
             )
-        wired = groups_to_wire(groups)
+
+    async def _run(
+        self, model: Model[Any, Any], request: wire.SubmitTrain | SubmitSft, *, verbose: bool
+    ) -> LocalTrainResult:
+        """Submit a job and wait for its end, showing where it stands."""
         await model.ready()
         with TrainLine(model.name, verbose=verbose) as line:
             result = await run_job(
                 self._connection,
-                wire.SubmitTrain(project=model.project, name=model.name, groups=wired, config=resolved),
+                request,
                 key=uuid.uuid4().hex,
                 deadline_seconds=self._train_timeout,
                 on_event=line.show,
@@ -126,6 +161,44 @@ class ServerBackend:
             model.project, model.name, [step for step in steps if step not in keep]
         )
         return answer.deleted
+
+    async def fork(
+        self,
+        model: Model[Any, Any],
+        from_model: str,
+        *,
+        from_project: str | None = None,
+        not_after_step: int | None = None,
+    ) -> int:
+        """Start `model`, which is not registered yet, from a checkpoint of another model; the step it starts at.
+
+        The checkpoint is copied with its number, optimizer and random state: the latest of `from_model`, or the
+        latest up to `not_after_step`. Register the model afterwards as any other. NotFound without such a step,
+        Conflict for a name that is taken, ConfigError for another base model or LoRA than the checkpoint's.
+        """
+        config = model.server_config()
+        if config is None:
+            raise InvalidInput(
+                f"{model.name} is not trainable",
+                cause="an art.Model is only prompted",
+                hint="make it an art.TrainableModel with a base_model",
+            )
+        request = wire.ForkModel(
+            project=model.project, name=model.name, config=config, not_after_step=not_after_step
+        )
+        info = await self._connection.api.fork(from_project or model.project, from_model, request)
+        return info.step
+
+    async def rollback(self, model: Model[Any, Any], step: int) -> int:
+        """Make an earlier step the latest again; returns it. Nothing is deleted.
+
+        Sessions keep the step they began with. The next step that is published continues from this one, under a
+        number after all there were. NotFound for a step that is gone, Conflict while a job of the model is open.
+        """
+        await model.ready()
+        info = await self._connection.api.roll_back(model.project, model.name, step)
+        model.note_step(info.step)
+        return info.step
 
     def close(self) -> Awaitable[None]:
         """Let go of the server, at once; awaiting also closes this loop's connections."""

@@ -161,6 +161,12 @@ class WrappedAgent:
             self._notices.show([f"{self._label} made no call to {model.name}; such a run cannot be trained"])
         return session.trajectory
 
+    async def run_with(self, session: SessionValues, scenario: Any) -> tuple[Any, float]:
+        """One run with what `session` gives, and its reward. Nothing is opened or recorded on a server."""
+        with self._turn():
+            result = await self._run(scenario, session)
+            return result, await self._judge(result, scenario)
+
     async def __call__(self, model: TrainableModel[Any, Any], scenario: Any) -> Trajectory:
         """`rollout(model, scenario)`, so that a wrapped agent is itself a rollout function."""
         return await self.rollout(model, scenario)
@@ -206,7 +212,14 @@ class WrappedAgent:
 
     async def _share(self, session: SessionValues, stack: AsyncExitStack) -> None:
         """Tell an agent that cannot be told by argument: through its own client, or the environment."""
-        assert isinstance(session, RolloutSession)
+        if not isinstance(session, RolloutSession):
+            if self._clients:
+                raise ConfigError(
+                    f"{self._label} has a client of its own, which cannot be pointed at another service",
+                    hint="let it take a `client` or `base_url`, or wrap a function that makes the agent",
+                )
+            await stack.enter_async_context(session_environment_async(session.env))
+            return
         endpoint = await session.model.backend().connection.endpoint()
         clients = require_gateway(self._clients, endpoint.url)
         if clients:

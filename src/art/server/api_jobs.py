@@ -13,11 +13,12 @@ from art.server.batch import Batch
 from art.server.body import whole_number
 from art.server.endpoint import ApiCall, ApiRoute
 from art.server.jobs import Jobs
+from art.server.sft import IDEMPOTENCY_KEY, submit_sft
 from art.store.job_rows import no_job
 from art.store.records import JobRow, Role
 from art.types import wire
+from art.types.wire_sft import SubmitSft
 
-IDEMPOTENCY_KEY = "Idempotency-Key"
 LAST_EVENT_ID = "Last-Event-ID"
 
 
@@ -99,6 +100,11 @@ ROUTES = [
     ApiRoute(
         "POST", "/api/v1/jobs", Role.TRAIN, submit, "Submit one train call; the same Idempotency-Key is the same job",
         request=wire.SubmitTrain, response=wire.JobInfo, changes=True, headers=(IDEMPOTENCY_KEY,),
+    ),
+    ApiRoute(
+        "POST", "/api/v1/jobs/sft", Role.TRAIN, submit_sft,
+        "Submit one call of supervised fine-tuning; the same Idempotency-Key is the same job",
+        request=SubmitSft, response=wire.JobInfo, changes=True, headers=(IDEMPOTENCY_KEY,),
     ),
     ApiRoute("GET", _JOB, Role.TRAIN, get_job, "One job", response=wire.JobInfo),
     ApiRoute(

@@ -58,6 +58,37 @@ async def delete_checkpoints(call: ApiCall) -> wire.DeletedCheckpoints:
     return wire.DeletedCheckpoints(deleted=deleted, missing=[step for step in wanted if step not in rows])
 
 
+async def fork(call: ApiCall) -> wire.ModelInfo:
+    """The latest step that is not after the bound; NotFound with the steps there are."""
+    request = call.body(wire.ForkModel)
+    source = entry_of(call)
+    bound = source.step if request.not_after_step is None else request.not_after_step
+    steps = [step for step in source.checkpoints if step <= bound]
+    step = max(steps) if steps else source.checkpoint(bound).step
+    entry = await call.gateway.registration.fork(
+        request.project, request.name, request.config, source=source, step=step
+    )
+    return describe(entry)
+
+
+async def roll_back(call: ApiCall) -> wire.ModelInfo:
+    """Refused while a job of the model is open: it would publish on top of the step it began with."""
+    entry = entry_of(call)
+    running = [
+        job.info.job_id
+        for job in await call.gateway.store.open_jobs()
+        if (job.info.project, job.info.name) == entry.key
+    ]
+    if running:
+        raise Conflict(
+            f"{entry.wire_name} is being trained",
+            cause=f"open jobs: {', '.join(running)}",
+            hint="wait, or cancel them",
+        )
+    await call.gateway.versions.roll_back(entry, call.body(wire.RollBack).step)
+    return describe(entry)
+
+
 async def log(call: ApiCall) -> wire.Logged:
     row = await _row(call, entry_of(call))
     count = await history.record(call.gateway.store, row, call.body(wire.LogRequest))
@@ -96,6 +127,14 @@ ROUTES = [
     ApiRoute(
         "DELETE", f"{_MODEL}/checkpoints", Role.TRAIN, delete_checkpoints, "Delete steps that are not in use",
         request=wire.DeleteCheckpoints, response=wire.DeletedCheckpoints, changes=True,
+    ),
+    ApiRoute(
+        "POST", f"{_MODEL}/fork", Role.TRAIN, fork, "Register a model that starts from one of this one's steps",
+        request=wire.ForkModel, response=wire.ModelInfo, changes=True,
+    ),
+    ApiRoute(
+        "POST", f"{_MODEL}/rollback", Role.TRAIN, roll_back, "Make an earlier step the latest; deletes nothing",
+        request=wire.RollBack, response=wire.ModelInfo, changes=True,
     ),
     ApiRoute(
         "POST", f"{_MODEL}/log", Role.TRAIN, log, "Record trajectories and metrics of a step; idempotent",

@@ -24,6 +24,9 @@ SECTIONS = frozenset(
     | {"discarded", "parity", "checkpoint"}
 )
 EVALUATED = "logged as evaluation"
+DISCARDED = "discarded"
+"""Split of rollouts that were meant for training and left out of it by the program."""
+TOO_OLD = "sampled too many steps ago when it came to training"
 
 
 async def record(store: Store, model: ModelRow, request: LogRequest) -> int:
@@ -49,7 +52,7 @@ async def record(store: Store, model: ModelRow, request: LogRequest) -> int:
                 )
             )
             if request.split != "train":
-                await _evaluated(store, rollouts, outcomes)
+                await _settle(store, rollouts, outcomes, discarded=request.split == DISCARDED)
     new = await store.add_history(
         project=model.project,
         name=model.name,
@@ -125,22 +128,27 @@ async def _rollouts_of(own: OwnRecords, trajectory: TrajectoryIn) -> list[str]:
     return list(found)
 
 
-async def _evaluated(store: Store, rollouts: list[str], outcomes: Outcomes) -> None:
-    """Rollouts that were only measured are `evaluated`; one that was trained stays so."""
+async def _settle(store: Store, rollouts: list[str], outcomes: Outcomes, *, discarded: bool) -> None:
+    """Rollouts that were only measured are `evaluated`, discarded ones `stale`; one that was trained stays so."""
+    status, fate, reason = RolloutStatus.EVALUATED, Fate.EVALUATION, EVALUATED
+    if discarded:
+        status, fate, reason = RolloutStatus.STALE, Fate.STALE, TOO_OLD
     for rollout_id in rollouts:
         row = await store.get_rollout(rollout_id)
         if row.status not in (RolloutStatus.RUNNING, RolloutStatus.FINISHED):
             continue
-        outcomes.rollouts.append(
-            RolloutChange(rollout_id=rollout_id, status=RolloutStatus.EVALUATED, reason=EVALUATED)
-        )
-        outcomes.choices += await evaluation_fates(store, rollout_id)
+        outcomes.rollouts.append(RolloutChange(rollout_id=rollout_id, status=status, reason=reason))
+        outcomes.choices += await _fates(store, rollout_id, fate, reason)
 
 
 async def evaluation_fates(store: Store, rollout_id: str) -> list[ChoiceFate]:
     """The fate `evaluation` for every choice of a rollout that is still pending."""
+    return await _fates(store, rollout_id, Fate.EVALUATION, EVALUATED)
+
+
+async def _fates(store: Store, rollout_id: str, fate: Fate, reason: str) -> list[ChoiceFate]:
     return [
-        ChoiceFate(call_id=call.call_id, choice=choice.index, fate=Fate.EVALUATION, reason=EVALUATED)
+        ChoiceFate(call_id=call.call_id, choice=choice.index, fate=fate, reason=reason)
         for call in await store.calls_of(rollout_id)
         for choice in call.choices
         if choice.fate is Fate.PENDING

@@ -15,10 +15,11 @@ from art.config.server import ServerConfig
 from art.config.train import ResolvedTrainConfig, default_learning_rate
 from art.errors import ArtError, InfraError, NotFound, TrainingFailed, WorkerDied
 from art.server.retention import Retention
+from art.server.sft import sft_job
 from art.server.versions import ModelEntry, Versions
 from art.store.records import IdempotencyRow, JobRow, JobSpec, ModelRow, Outcomes, RewardChange, RolloutChange
 from art.store.store import BLOBS, Store
-from art.trainer.protocol import Progress, RolloutOutcome, Trainer, TrainJob, TrainOutcome
+from art.trainer.protocol import Progress, RolloutOutcome, SftJob, Trainer, TrainJob, TrainOutcome
 from art.types.policy import RolloutStatus
 from art.types.wire import JobEvent, JobInfo, JobResult, TrajectoryOutcome
 
@@ -90,7 +91,12 @@ class Jobs:
         """Queue a job. `idempotency` is (key, digest of the request): the same key gives the same job."""
         job_id = f"job_{uuid.uuid4().hex[:20]}"
         info = JobInfo(
-            job_id=job_id, project=model.project, name=model.name, status="queued", created_at=time.time()
+            job_id=job_id,
+            project=model.project,
+            name=model.name,
+            kind="train" if spec.sft is None else "sft",
+            status="queued",
+            created_at=time.time(),
         )
         claim = None
         if idempotency is not None:
@@ -223,10 +229,13 @@ class Jobs:
         entry = self._versions.entry(info.project, info.name)
         assert job.batch is not None, "a started job has its place"
         assert job.parent_step is not None, "a started job has its place"
-        if not job.spec.groups:
+        if job.spec.sft is not None:
+            outcome = await self._train(sft_job(job, model, self._blob_dir))
+        elif not job.spec.groups:
             outcome = TrainOutcome(step=job.parent_step, published=False, reason=NOTHING_TO_TRAIN)
         else:
-            outcome = await self._train(self._train_job(job, model))
+            last = await self._store.last_step(*entry.key)
+            outcome = await self._train(self._train_job(job, model, last))
         # A trained step is published and recorded whole: a cancellation that comes now comes too late.
         ending = asyncio.create_task(self._end(job, entry, outcome), name=f"{info.job_id}-end")
         try:
@@ -245,7 +254,8 @@ class Jobs:
         entry.row = entry.row.model_copy(update={"batch": max(entry.row.batch, job.batch)})
         await self.retention.apply(entry)
 
-    def _train_job(self, job: JobRow, model: ModelRow) -> TrainJob:
+    def _train_job(self, job: JobRow, model: ModelRow, last: int) -> TrainJob:
+        """`last`: the model's highest step so far, which is its parent unless `latest` was rolled back."""
         assert job.batch is not None
         assert job.parent_step is not None
         return TrainJob(
@@ -257,7 +267,7 @@ class Jobs:
             model_dir=model.model_dir,
             blob_dir=str(self._blob_dir),
             parent_step=job.parent_step,
-            step=job.parent_step + 1,
+            step=max(last, job.parent_step) + 1,
             lora=model.config.lora,
             config=resolve_config(job.spec, model),
             groups=job.spec.groups,
@@ -265,7 +275,7 @@ class Jobs:
             seed=model.config.lora.seed,
         )
 
-    async def _train(self, job: TrainJob) -> TrainOutcome:
+    async def _train(self, job: TrainJob | SftJob) -> TrainOutcome:
         """Run the trainer, writing its progress down as it comes; a slow disk drops steps in between."""
         latest: asyncio.Queue[Progress] = asyncio.Queue(maxsize=1)
 

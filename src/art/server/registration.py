@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 from art.config.model import ModelConfig
-from art.errors import ArtError, Conflict, InvalidInput
+from art.errors import ArtError, ConfigError, Conflict, InvalidInput
 from art.server.engines import EnginePool
 from art.server.files import write_json
 from art.server.versions import ModelEntry, Versions
@@ -42,12 +42,7 @@ class Registration:
         Conflict for another configuration, InvalidInput for a reserved project, NotFound for an unknown base model, ConfigError for a template
         that cannot be served.
         """
-        if project.casefold() in RESERVED:
-            raise InvalidInput(
-                f"a project cannot be called {project!r}",
-                cause="the server keeps its own files in the folder of that name",
-                hint="choose another name",
-            )
+        require_free(project)
         async with self._locks.setdefault((project, name), asyncio.Lock()):
             row = await self._store.get_model(project, name)
             if row is not None:
@@ -57,10 +52,48 @@ class Registration:
         self._warm(entry)
         return entry
 
-    async def _make(self, project: str, name: str, config: ModelConfig) -> ModelEntry:
+    async def fork(
+        self, project: str, name: str, config: ModelConfig, *, source: ModelEntry, step: int
+    ) -> ModelEntry:
+        """Register a model whose first step is a copy of the source's. Idempotent for the same one.
+
+        Conflict where the name is taken, ConfigError for a configuration that the checkpoint does not fit.
+        """
+        require_free(project)
+        async with self._locks.setdefault((project, name), asyncio.Lock()):
+            row = await self._store.get_model(project, name)
+            if row is not None and forked_from(source, step) in row.notes:
+                check_same(row, config)
+                return self._versions.entry(project, name)
+            if row is not None:
+                raise Conflict(
+                    f"{project}/{name} exists already, at step {row.step}",
+                    cause="a fork starts a model, and would be lost beside steps of its own",
+                    hint="fork into another name",
+                )
+            source.sessions[step] += 1  # its files must stay until they are copied
+            try:
+                entry = await self._make(project, name, config, source=source, step=step)
+            finally:
+                source.sessions[step] -= 1
+        self._warm(entry)
+        return entry
+
+    async def _make(
+        self,
+        project: str,
+        name: str,
+        config: ModelConfig,
+        *,
+        source: ModelEntry | None = None,
+        step: int = 0,
+    ) -> ModelEntry:
         base = await self._trainer.resolve_base_model(config.base_model)
         folder = self._root / project / "models" / name
         row = ModelRow(project=project, name=name, config=config, base=base, model_dir=str(folder))
+        if source is not None:
+            check_fits(source.row, row)
+            row.notes.append(forked_from(source, step))
         prepared = PrepareModel(
             project=project,
             name=name,
@@ -68,6 +101,7 @@ class Registration:
             model_dir=str(folder),
             lora=config.lora,
             initial_adapter=config.initial_adapter,
+            fork_of=None if source is None else source.checkpoint(step).path,
             history=config.history,
             seed=config.lora.seed,
         )
@@ -98,6 +132,34 @@ class Registration:
         task = asyncio.create_task(start(), name=f"warm {entry.wire_name}")
         self._warming.add(task)
         task.add_done_callback(self._warming.discard)
+
+
+def require_free(project: str) -> None:
+    """InvalidInput for a project whose folder is the server's own."""
+    if project.casefold() in RESERVED:
+        raise InvalidInput(
+            f"a project cannot be called {project!r}",
+            cause="the server keeps its own files in the folder of that name",
+            hint="choose another name",
+        )
+
+
+def forked_from(source: ModelEntry, step: int) -> str:
+    """The note of a model that started as a copy; by it a repeated request is known again."""
+    return f"forked from {source.version(step)}"
+
+
+def check_fits(source: ModelRow, row: ModelRow) -> None:
+    """ConfigError when a checkpoint of `source` cannot be the first step of `row`, naming the fields."""
+    differing = [] if source.base.sha256 == row.base.sha256 else ["base_model"]
+    differing += [] if source.config.lora == row.config.lora else ["lora"]
+    differing += [] if row.config.initial_adapter is None else ["initial_adapter"]
+    if differing:
+        raise ConfigError(
+            f"{row.project}/{row.name} cannot start from a checkpoint of {source.project}/{source.name}",
+            cause=f"these are the checkpoint's, and were given otherwise: {', '.join(differing)}",
+            hint="use the base_model and lora of the model that is forked, without initial_adapter",
+        )
 
 
 def check_same(row: ModelRow, config: ModelConfig) -> None:

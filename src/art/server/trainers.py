@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from art.config.server import ServerConfig
 from art.server.supervise import Supervised, WorkerSpec
-from art.trainer.protocol import PrepareModel, Progress, TrainJob, TrainOutcome
+from art.trainer.protocol import PrepareModel, Progress, SftJob, TrainJob, TrainOutcome
 from art.types.jobs import CheckpointInfo, ResolvedBaseModel
 from art.types.wire import WorkerHealth
 
@@ -47,7 +47,7 @@ class WorkerTrainer:
     async def prepare_model(self, request: PrepareModel) -> CheckpointInfo:
         return CheckpointInfo.model_validate(await self._call("prepare_model", request, PREPARE_SECONDS))
 
-    async def train(self, job: TrainJob, on_progress: Callable[[Progress], None]) -> TrainOutcome:
+    async def train(self, job: TrainJob | SftJob, on_progress: Callable[[Progress], None]) -> TrainOutcome:
         """Run one batch. Cancelling this coroutine cancels it in the trainer between micro-batches.
 
         A cancellation that comes after the step was published returns the outcome all the same. A trainer that
@@ -55,7 +55,7 @@ class WorkerTrainer:
         """
         channel = await self.worker.channel()
         result = await channel.call(
-            "train",
+            "train_sft" if isinstance(job, SftJob) else "train",
             job.model_dump(mode="json"),
             silence=self._settings.train_seconds,
             on_event=lambda event: on_progress(Progress.model_validate(event)),

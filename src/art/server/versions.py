@@ -324,6 +324,14 @@ class Versions:
         entry.step = info.step
         entry.row = entry.row.model_copy(update={"step": info.step})
 
+    async def roll_back(self, entry: ModelEntry, step: int) -> None:
+        """Make an earlier step the latest again; nothing is deleted. NotFound where it is not there any more."""
+        entry.checkpoint(step)
+        await self.ensure_loaded(entry, step)
+        await self._store.set_latest(*entry.key, step)
+        entry.step = step
+        entry.row = entry.row.model_copy(update={"step": step})
+
     async def forget(self, entry: ModelEntry, step: int) -> None:
         """A deleted checkpoint: no call gets it any more, and the engine drops it. Conflict while it is used."""
         if step == entry.step or step in entry.leased():

@@ -91,6 +91,17 @@ def remove_checkpoint(conn: Conn, project: str, name: str, step: int) -> bool:
     return done.rowcount > 0
 
 
+def set_latest(conn: Conn, project: str, name: str, step: int) -> None:
+    """Make a step that is there the model's latest, whatever was published after it."""
+    conn.execute("UPDATE models SET step = ? WHERE project = ? AND name = ?", (step, project, name))
+
+
+def last_step(conn: Conn, project: str, name: str) -> int:
+    """The highest step ever published, deleted ones included: their numbers are not used again."""
+    row = one(conn, "SELECT MAX(step) AS step FROM checkpoints WHERE project = ? AND name = ?", project, name)
+    return 0 if row is None or row["step"] is None else int(row["step"])
+
+
 def add_history(
     conn: Conn,
     *,

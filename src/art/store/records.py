@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from art.config.model import ModelConfig
 from art.config.train import TrainConfig
-from art.types.jobs import CheckpointInfo, ChoiceFate, ResolvedBaseModel, TrainGroup
+from art.types.jobs import CheckpointInfo, ChoiceFate, ResolvedBaseModel, SftSpec, TrainGroup
 from art.types.policy import Limits, Purpose, RolloutStatus, Sampling
 from art.types.wire import JobInfo, TrajectoryOutcome
 
@@ -170,6 +170,8 @@ class JobSpec(BaseModel):
 
     config: TrainConfig
     groups: list[TrainGroup] = Field(default_factory=list)
+    sft: SftSpec | None = None
+    """Of a job of supervised fine-tuning, which has no groups."""
     trajectories: list[SelectedTrajectory] = Field(default_factory=list)
     fates: list[ChoiceFate] = Field(default_factory=list)
     """Fates decided by the selection (filtered, duplicate)."""

@@ -94,6 +94,14 @@ class Store:
         """Forget a step; False when there was none."""
         return await self._db.write(lambda conn: model_rows.remove_checkpoint(conn, project, name, step))
 
+    async def set_latest(self, project: str, name: str, step: int) -> None:
+        """Make a step that is there the model's latest."""
+        await self._db.write(lambda conn: model_rows.set_latest(conn, project, name, step))
+
+    async def last_step(self, project: str, name: str) -> int:
+        """The highest step that the model ever published, deleted ones included; 0 without any."""
+        return await self._db.read(lambda conn: model_rows.last_step(conn, project, name))
+
     async def add_history(
         self,
         *,
@@ -232,6 +240,17 @@ class Store:
     async def read_arrays(self, ref: BlobRef) -> dict[str, np.ndarray]:
         """The token arrays of a call; InvalidInput when the file is damaged."""
         return await asyncio.to_thread(self.blobs.read, ref)
+
+    async def add_job_arrays(self, path: str, arrays: dict[str, np.ndarray]) -> BlobRef:
+        """Keep token arrays that a job brings with it, in a file of its own; on the disk on return."""
+        kept = self._redact.tokens(arrays)
+
+        def run() -> BlobRef:
+            ref = self.blobs.append(path, kept)
+            self.blobs.sync(path)
+            return ref
+
+        return await asyncio.to_thread(run)
 
     # -- calls to upstreams
 

@@ -12,10 +12,12 @@ import numpy as np
 import torch
 
 from art.algorithms import advantages
+from art.algorithms.shaping import in_range, overlong
+from art.config.train import TrainConfig
 from art.errors import InvalidInput, InvalidReward, TrainingFailed
 from art.store.blobs import BlobStore
 from art.tokens.samples import SampledChoice
-from art.trainer.protocol import ChoiceFate, ChoiceRef, RolloutOutcome, TrainGroup, TrainJob, TrainTrajectory
+from art.trainer.protocol import ChoiceFate, ChoiceRef, RolloutOutcome, TrainJob, TrainTrajectory
 from art.types.policy import Fate, RolloutStatus
 
 
@@ -32,10 +34,17 @@ class Member:
     """None while it can be trained."""
     reason: str = ""
     advantage: float | None = None
+    penalty: float = 0.0
+    """What the length of its completions takes from its reward; 0 or less."""
 
     @property
     def reward(self) -> float:
         return self.trajectory.reward
+
+    @property
+    def judged(self) -> float:
+        """The reward that is compared with the others'."""
+        return self.reward + self.penalty
 
     def leave_out(self, status: RolloutStatus, reason: str) -> None:
         self.status, self.reason = status, reason
@@ -93,6 +102,14 @@ class Batch:
         listed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
         return f"no signal: {listed}" if listed else "no signal: the batch has no rollouts"
 
+    def reward_deviation(self) -> float:
+        """Mean over the trained groups of their rewards' standard deviation."""
+        groups: dict[str, list[float]] = {}
+        for member in self.trained:
+            groups.setdefault(member.group_id, []).append(member.judged)
+        rewards = [torch.tensor(values, dtype=torch.float64) for values in groups.values()]
+        return sum(advantages.mean_and_deviation(rewards_G)[1] for rewards_G in rewards) / len(rewards)
+
     def digest(self) -> str:
         """sha256 of what is trained: which recorded bytes, with which advantage and weight."""
         digest = hashlib.sha256()
@@ -111,6 +128,7 @@ def load_batch(job: TrainJob, *, max_length: int) -> Batch:
     """
     reader = _Reader(job, max_length=max_length)
     batch = Batch(members=[], fates=reader.fates, groups=len(job.groups))
+    compared: list[list[Member]] = []
     for group in job.groups:
         members = [
             reader.member(len(batch.members) + offset, group.group_id, trajectory)
@@ -119,39 +137,60 @@ def load_batch(job: TrainJob, *, max_length: int) -> Batch:
         batch.members += members
         if not members:
             batch.notes.append(f"group {group.group_id} is empty and was left out")
-        _assign_advantages([member for member in members if member.status is None], job, group)
+        candidates = [member for member in members if member.status is None]
+        if _has_signal(candidates, job.config, of=len(members)):
+            compared.append(candidates)
+    _assign_advantages(compared, job.config)
     for member in batch.members:
         if member.status is not None:
             reader.leave_choices(member)
     return batch
 
 
-def _assign_advantages(members: Sequence[Member], job: TrainJob, group: TrainGroup) -> None:
-    """GRPO within the group; a group without a signal is left out."""
+def _has_signal(members: Sequence[Member], config: TrainConfig, *, of: int) -> bool:
+    """Whether a group's rewards can be compared; where they cannot, its members are left out with the reason.
+
+    `members` are those of the group that can be trained, `of` the number it was handed over with.
+    """
+    if config.overlong_max_length is not None and config.overlong_buffer is not None:
+        for member in members:
+            longest = max(len(choice.completion) for choice in member.choices)
+            member.penalty = config.overlong_penalty * overlong(
+                longest, max_length=config.overlong_max_length, buffer=config.overlong_buffer
+            )
+    status, reason = RolloutStatus.ZERO_VARIANCE, ""
+    rewards_G = torch.tensor([member.judged for member in members], dtype=torch.float64)
     if len(members) == 1:
         alone = "the only rollout of its group"
-        if len(group.trajectories) > 1:
-            alone = f"the only one of its group's {len(group.trajectories)} rollouts that can be trained"
-        members[0].leave_out(
-            RolloutStatus.ZERO_VARIANCE, f"{alone}: there is nothing to compare its reward with"
-        )
-        return
-    rewards_G = torch.tensor([member.reward for member in members], dtype=torch.float64)
-    if members and not advantages.has_spread(rewards_G):
+        if of > 1:
+            alone = f"the only one of its group's {of} rollouts that can be trained"
+        reason = f"{alone}: there is nothing to compare its reward with"
+    elif members and not advantages.has_spread(rewards_G):
+        reason = f"all rewards of its group are equal ({members[0].judged:g})"
+    elif members and not in_range(rewards_G, config.group_mean_range):
+        mean, _ = advantages.mean_and_deviation(rewards_G)
+        status = RolloutStatus.FINISHED
+        reason = f"its group's mean reward {mean:g} is outside group_mean_range={config.group_mean_range}"
+    if reason:
         for member in members:
-            member.leave_out(
-                RolloutStatus.ZERO_VARIANCE, f"all rewards of its group are equal ({member.reward:g})"
+            member.leave_out(status, reason)
+    return bool(members) and not reason
+
+
+def _assign_advantages(groups: Sequence[Sequence[Member]], config: TrainConfig) -> None:
+    """What each rollout is worth beside the others of its group. TrainingFailed for numbers past float32."""
+    rewards = [torch.tensor([member.judged for member in group], dtype=torch.float64) for group in groups]
+    found = advantages.compare(config.advantages, rewards, normalize=config.normalizes)
+    for group, rewards_G, values_G in zip(groups, rewards, found, strict=True):
+        if not torch.isfinite(values_G.to(torch.float32)).all():  # float32 is what the loss is computed in
+            raise TrainingFailed(
+                f"the advantages of group {group[0].group_id} are not finite",
+                cause=f"its rewards reach from {min(rewards_G.tolist()):g} to {max(rewards_G.tolist()):g}",
+                hint="nothing was published; scale the rewards down, or leave normalize_advantages on",
             )
-        return
-    values = advantages.grpo(rewards_G, normalize=job.config.normalize_advantages)
-    if not torch.isfinite(values.to(torch.float32)).all():  # float32 is what the loss is computed in
-        raise TrainingFailed(
-            f"the advantages of group {group.group_id} are not finite",
-            cause=f"its rewards reach from {min(rewards_G.tolist()):g} to {max(rewards_G.tolist()):g}",
-            hint="nothing was published; scale the rewards down, or leave normalize_advantages on",
-        )
-    for member, value in zip(members, values.tolist(), strict=True):
-        member.advantage = value
+        balanced_G = advantages.balance(values_G, config.advantage_balance)
+        for member, value in zip(group, balanced_G.tolist(), strict=True):
+            member.advantage = value
 
 
 class _Reader:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from art.config.model import LoraConfig
 from art.errors import ConfigError
-from art.trainer.attention import Block
+from art.trainer.attention import Plan
 from art.trainer.llama import LlamaBody
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Body(Protocol):
         """Estimate of how many numbers one token keeps between forward and backward."""
         ...
 
-    def hidden(self, token_S: Tensor, depth_S: Tensor, blocks: tuple[Block, ...] | None) -> Tensor:
+    def hidden(self, token_S: Tensor, depth_S: Tensor, blocks: Plan | None) -> Tensor:
         """[S, E]: the last hidden states, normed. `blocks` None: one sequence, by a plain attention."""
         ...
 

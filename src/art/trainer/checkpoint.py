@@ -19,6 +19,7 @@ import logging
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from art.config.model import LoraConfig
+from art.config.sft import ResolvedSFTConfig
 from art.config.train import ResolvedTrainConfig
 from art.errors import Conflict, InvalidInput, NotFound, TrainingFailed
 from art.trainer.packaged import fsync_folder, fsync_path
@@ -79,6 +81,8 @@ class Manifest(BaseModel):
     base: ResolvedBaseModel
     lora: LoraConfig
     config: ResolvedTrainConfig | None
+    sft: ResolvedSFTConfig | None = None
+    """Of a step of supervised fine-tuning, whose `config` is None."""
     history: str
     code_version: str
     sample_digest: str
@@ -86,6 +90,8 @@ class Manifest(BaseModel):
     probe_token_ids: list[int]
     probe_logprobs: list[float]
     created_at: float
+    forked_from: str = ""
+    """`project/name@step` of the checkpoint that this one is a copy of."""
     metrics: dict[str, float] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
     """sha256 of each file."""
@@ -245,16 +251,42 @@ class CheckpointStore:
         state: TrainerState,
     ) -> CheckpointInfo:
         """Publish a step. Conflict when it is published already: checkpoints never change."""
+
+        def fill(folder: Path) -> None:
+            save_file(adapter, folder / ADAPTER, metadata={"format": "pt"})
+            save_file(optimizer, folder / OPTIMIZER)
+            (folder / ADAPTER_CONFIG).write_text(json.dumps(adapter_config, indent=2, sort_keys=True))
+            (folder / STATE).write_text(state.model_dump_json(indent=2))
+
+        return self._publish(manifest, fill)
+
+    def fork(self, source: Path, *, project: str, name: str, history: str) -> CheckpointInfo:
+        """Publish another model's checkpoint (`source`: its folder) as a step of this one, under its number.
+
+        Raises NotFound or InvalidInput where it is gone or damaged, Conflict when the step is published already.
+        """
+        origin, step = CheckpointStore(source.parent.parent), int(source.name)
+        manifest = origin.manifest(step)
+        parent = f"{manifest.project}/{manifest.name}@{step}"
+        ours = {"project": project, "name": name, "history": history, "forked_from": parent}
+        # It is no step of a job of ours: none must find its own outcome here.
+        theirs = {"parent_step": None, "job_id": None, "outcome": None}
+
+        def fill(folder: Path) -> None:
+            for file in manifest.files:
+                shutil.copyfile(origin._checked(step, file), folder / file)
+
+        return self._publish(manifest.model_copy(update={**ours, **theirs}), fill)
+
+    def _publish(self, manifest: Manifest, fill: Callable[[Path], None]) -> CheckpointInfo:
+        """Make the step appear whole, with the files that `fill` puts into its folder."""
         self.require_unpublished(manifest.step)
         target = self.folder(manifest.step)
         self.root.mkdir(parents=True, exist_ok=True)
         temporary = self.root / f"{TEMPORARY}{manifest.step:04d}-{os.getpid()}"
         temporary.mkdir()
         try:
-            save_file(adapter, temporary / ADAPTER, metadata={"format": "pt"})
-            save_file(optimizer, temporary / OPTIMIZER)
-            (temporary / ADAPTER_CONFIG).write_text(json.dumps(adapter_config, indent=2, sort_keys=True))
-            (temporary / STATE).write_text(state.model_dump_json(indent=2))
+            fill(temporary)
             manifest.files = {path.name: file_sha256(path) for path in sorted(temporary.iterdir())}
             manifest.created_at = time.time()
             (temporary / MANIFEST).write_text(manifest.to_json())

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 
 from art.algorithms import advantages
-from art.config.train import ResolvedTrainConfig
 from art.errors import TrainingFailed
 from art.trainer.batch import Batch, Member
 from art.trainer.forward import Policy
@@ -40,6 +39,10 @@ def batch_metrics(batch: Batch) -> dict[str, float]:
         mean, deviation = advantages.mean_and_deviation(rewards)
         metrics["train/reward"] = mean
         metrics["train/reward_std_dev"] = deviation
+    if any(member.penalty for member in batch.members):
+        metrics["train/overlong_penalty"] = sum(member.penalty for member in batch.members) / len(
+            batch.members
+        )
     return metrics
 
 
@@ -58,19 +61,21 @@ def mean_reward(parts: Sequence[Member]) -> float:
     return mean * scale
 
 
-def step_metrics(tally: Tally, config: ResolvedTrainConfig) -> dict[str, float]:
+def step_metrics(tally: Tally) -> dict[str, float]:
     """Figures of the updates. Token fractions are over all trained tokens."""
+    penalty = {} if tally.mean_kl is None else {"loss/kl_policy_ref": tally.mean_kl}
     return {
         "loss/train": tally.loss,
         "loss/entropy": tally.entropy / tally.targets,
         "loss/clip_fraction": tally.clipped / tally.targets,
         "loss/truncated_fraction": tally.truncated / tally.targets,
         "loss/grad_norm": sum(tally.grad_norms) / len(tally.grad_norms),
-        "loss/learning_rate": config.learning_rate,
+        "loss/learning_rate": sum(tally.step_sizes) / len(tally.step_sizes),
         "data/step_num_gradient_steps": float(len(tally.grad_norms)),
         "data/step_num_datums": float(tally.rows),
         "data/step_trainer_tokens": float(tally.computed),
         "data/step_trained_tokens": float(tally.targets),
+        **penalty,
         **parity_metrics(torch.cat(tally.differences)),
     }
 

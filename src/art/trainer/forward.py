@@ -58,7 +58,7 @@ class Row:
     temperature: Tensor
     owner: Tensor
     """[N], on the CPU; index into `choices`."""
-    blocks: tuple[attention.Block, ...]
+    blocks: attention.Plan
 
 
 def sequences(choices: Sequence[SampledChoice]) -> list[list[int]]:
@@ -88,7 +88,7 @@ def make_row(choices: Sequence[SampledChoice], device: torch.device) -> Row:
         target=torch.from_numpy(trie.target).to(device),
         temperature=temperatures[torch.from_numpy(trie.choice)].to(device),
         owner=torch.from_numpy(trie.choice),
-        blocks=attention.plan_blocks(trie, device=device),
+        blocks=attention.plan_attention(trie, device=device),
     )
 
 
@@ -172,10 +172,20 @@ class Policy:
         log.warning(reason)
         return reason
 
-    def logprobs(self, row: Row, *, chunk: int) -> tuple[Tensor, Tensor]:
-        """Log-probabilities (with gradient) and entropies of the row's targets, [N] each, float32."""
+    def logprobs(self, row: Row, *, chunk: int, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies of the row's targets, [N] each, float32.
+
+        The first have a gradient; the second have one with `entropy_gradient`.
+        """
         hidden_NE = self.hidden(row)[row.query]
-        return chunked_logprobs(hidden_NE, self.body.head, row.target, row.temperature, chunk=chunk)
+        return chunked_logprobs(
+            hidden_NE,
+            self.body.head,
+            row.target,
+            row.temperature,
+            chunk=chunk,
+            entropy_gradient=entropy_gradient,
+        )
 
     @contextmanager
     def adapter_off(self) -> Iterator[None]:

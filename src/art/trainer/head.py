@@ -16,16 +16,24 @@ class ChunkedLogprobs(torch.autograd.Function):
 
     The head is frozen, and each position's log-probability depends on its own hidden state alone, so
     d logprob / d h = (W[target] - p W) / t is one row per position. It is computed while the logits
-    are there; the backward pass is then a product and needs neither logits nor the head again.
+    are there; the backward pass is then a product and needs neither logits nor the head again. The entropy H has
+    the row d H / d h = -(p * (log p + H)) W / t, which is computed only where `entropy_gradient` asks for it.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_NE: Tensor, head_VE: Tensor, target_N: Tensor, temperature_N: Tensor, chunk: int
+        ctx: Any,
+        hidden_NE: Tensor,
+        head_VE: Tensor,
+        target_N: Tensor,
+        temperature_N: Tensor,
+        chunk: int,
+        entropy_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         logprobs = torch.empty(len(target_N), dtype=torch.float32, device=hidden_NE.device)
         entropy = torch.empty_like(logprobs)
         slopes = torch.empty_like(hidden_NE) if ctx.needs_input_grad[0] else None
+        entropy_slopes = torch.empty_like(hidden_NE) if slopes is not None and entropy_gradient else None
         for start in range(0, len(target_N), chunk):
             part = slice(start, start + chunk)
             temperature_C1 = temperature_N[part, None]
@@ -38,20 +46,40 @@ class ChunkedLogprobs(torch.autograd.Function):
             if slopes is not None:
                 mean_CE = p_CV.to(head_VE.dtype) @ head_VE
                 slopes[part] = ((head_VE[target_N[part]] - mean_CE) / temperature_C1).to(slopes.dtype)
+            if entropy_slopes is not None:
+                slope_CV = p_CV.mul_(logprobs_CV.add_(entropy[part, None]))
+                entropy_slopes[part] = -((slope_CV.to(head_VE.dtype) @ head_VE) / temperature_C1).to(
+                    hidden_NE.dtype
+                )
         if slopes is not None:
-            ctx.save_for_backward(slopes)
-        ctx.mark_non_differentiable(entropy)
+            ctx.save_for_backward(slopes, entropy_slopes)
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (slopes_NE,) = ctx.saved_tensors
-        return slopes_NE * grads[0][:, None].to(slopes_NE.dtype), None, None, None, None
+        slopes_NE, entropy_slopes_NE = ctx.saved_tensors
+        gradient_NE = slopes_NE * grads[0][:, None].to(slopes_NE.dtype)
+        if entropy_slopes_NE is not None:
+            gradient_NE.addcmul_(entropy_slopes_NE, grads[1][:, None].to(slopes_NE.dtype))
+        return gradient_NE, None, None, None, None, None
 
 
 def chunked_logprobs(
-    hidden_NE: Tensor, head_VE: Tensor, target_N: Tensor, temperature_N: Tensor, *, chunk: int
+    hidden_NE: Tensor,
+    head_VE: Tensor,
+    target_N: Tensor,
+    temperature_N: Tensor,
+    *,
+    chunk: int,
+    entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(log-probabilities [N] with gradient, entropies [N] without), both float32, in nats."""
-    logprobs, entropy = ChunkedLogprobs.apply(hidden_NE, head_VE, target_N, temperature_N, chunk)
+    """(log-probabilities [N], entropies [N]), both float32, in nats.
+
+    The first have a gradient; the second have one with `entropy_gradient`.
+    """
+    logprobs, entropy = ChunkedLogprobs.apply(
+        hidden_NE, head_VE, target_N, temperature_N, chunk, entropy_gradient
+    )
     return logprobs, entropy

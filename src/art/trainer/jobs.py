@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -11,18 +10,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from art.config.model import LoraConfig
 from art.config.train import ResolvedTrainConfig
-from art.errors import ConfigError, InvalidInput, NotFound, TrainingFailed, boundary
+from art.errors import InvalidInput, TrainingFailed, boundary
 from art.trainer import parity
+from art.trainer.adapter_files import read_adapter
 from art.trainer.batch import Batch, load_batch
-from art.trainer.checkpoint import ADAPTER, ADAPTER_CONFIG, CheckpointStore, Manifest, TrainerState
+from art.trainer.checkpoint import CheckpointStore, Manifest, TrainerState
 from art.trainer.figures import batch_metrics, check_finite, step_metrics
 from art.trainer.forward import Dtype, Policy, adapter_config, choose_dtype
+from art.trainer.lookback import look_back
 from art.trainer.protocol import (
     CheckpointInfo,
     PrepareModel,
@@ -70,8 +69,14 @@ class Trainer:
         if steps := store.steps():
             first = steps[0]
             return store.manifest(first).info(store.folder(first))
+        if request.fork_of is not None:
+            return store.fork(
+                Path(request.fork_of), project=request.project, name=request.name, history=request.history
+            )
         tensors = (
-            initial_adapter(Path(request.initial_adapter), request.lora) if request.initial_adapter else None
+            read_adapter(Path(request.initial_adapter), request.lora, option="initial_adapter")
+            if request.initial_adapter
+            else None
         )
         policy = self.policy(request.base, request.lora)
         policy.load_adapter_state(policy.fresh_adapter if tensors is None else tensors)
@@ -114,7 +119,7 @@ class Trainer:
         store.remove_leftovers()
         if recorded := store.find_job(job.job_id, after=job.parent_step):
             return recorded
-        aside = store.set_aside(after=job.parent_step)
+        aside = store.set_aside(after=job.step - 1)
         if aside:
             log.warning("set aside, because they were never recorded: %s", ", ".join(map(str, aside)))
         on_progress(Progress(phase="samples", done=0, total=1))
@@ -137,7 +142,7 @@ class Trainer:
             policy, optimizer, state = self._resume(job, store)
             check_tokens(batch, policy.vocab_size)
             tally, notes = self._update(job, batch, policy, optimizer, on_progress)
-        metrics |= step_metrics(tally, job.config)
+        metrics |= step_metrics(tally)
         check_finite(metrics, policy)
         metrics["time/step_trainer_s"] = time.monotonic() - started
         on_progress(Progress(phase="publish", done=0, total=1))
@@ -179,6 +184,9 @@ class Trainer:
         optimizer: torch.optim.AdamW,
         on_progress: Callable[[Progress], None],
     ) -> tuple[Tally, list[str]]:
+        def on_lookback(done: int, total: int) -> None:
+            on_progress(Progress(phase="lookback", done=done, total=total))
+
         def on_row(done: int, total: int) -> None:
             on_progress(Progress(phase="forward", done=done, total=total))
 
@@ -189,8 +197,9 @@ class Trainer:
         notes = [*self.notes, policy.note, reason]
         if given_up := policy.verify(batch.choices, chunk=job.config.logprob_calculation_chunk_size):
             notes.append(given_up)
+        known = look_back(job, batch, policy, row_tokens=row_tokens, on_row=on_lookback)
         updater = Updater(policy, optimizer, job.config, row_tokens=row_tokens, on_row=on_row)
-        tally = updater.run(batch, before_first_update=check_parity)
+        tally = updater.run(batch, known, before_first_update=check_parity)
         on_progress(Progress(phase="update", done=len(tally.grad_norms), total=len(tally.grad_norms)))
         return tally, notes
 
@@ -266,45 +275,6 @@ def choose_row_tokens(policy: Policy, config: ResolvedTrainConfig) -> tuple[int,
         tokens,
         f"rows of {tokens} tokens: about {policy.activation_bytes / 1e6:.2g} MB of activations each",
     )
-
-
-def initial_adapter(folder: Path, lora: LoraConfig) -> dict[str, Tensor]:
-    """The tensors of an existing PEFT adapter, whose shape must be `lora`'s."""
-    try:
-        config = json.loads((folder / ADAPTER_CONFIG).read_text())
-        tensors = dict(load_file(folder / ADAPTER))
-        found = LoraConfig(
-            r=config["r"],
-            alpha=config["lora_alpha"],
-            target_modules=tuple(sorted(config["target_modules"])),
-            seed=lora.seed,
-        )
-    except FileNotFoundError as error:
-        raise NotFound(
-            f"There is no PEFT adapter in {folder}",
-            cause=f"{error.filename} does not exist",
-            hint=f"an adapter is {ADAPTER_CONFIG} and {ADAPTER}; pickled weights are not read",
-        ) from error
-    except OSError as error:  # a name that is too long, a folder that may not be read
-        raise NotFound(
-            "The PEFT adapter cannot be read",
-            cause=str(error),
-            hint="check the folder given as initial_adapter",
-        ) from error
-    except (ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise InvalidInput(
-            f"The adapter in {folder} is damaged",
-            cause=f"{type(error).__name__}: {error}",
-            hint="save it again with save_pretrained(folder)",
-        ) from error
-    if found != lora.model_copy(update={"target_modules": tuple(sorted(lora.target_modules))}):
-        raise ConfigError(
-            f"The adapter in {folder} has another shape than the model's LoraConfig",
-            cause=f"r, alpha and target_modules are {found.r}, {found.alpha:g}, {list(found.target_modules)} there "
-            f"and {lora.r}, {lora.alpha:g}, {sorted(lora.target_modules)} here",
-            hint="register the model with the adapter's values",
-        )
-    return tensors
 
 
 def first_probe(vocab_size: int, context_length: int, seed: int) -> list[int]:

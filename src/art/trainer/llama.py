@@ -23,8 +23,12 @@ from art.base_model.files import TensorFile, read_json
 from art.base_model.llama import EMBEDDING, HEAD, LINEARS, NAMES, LlamaConfig
 from art.config.model import LoraConfig
 from art.errors import ConfigError
-from art.trainer.attention import Block, tree_attention
+from art.trainer.attention import Plan, tree_attention
 from art.trainer.lora import Adapter, FusedLinear
+from art.trainer.memory import memory_bytes
+
+MERGED_SHARE = 0.15
+"""Of the machine's memory, what second copies of the layers' weights may take."""
 
 
 class _RmsNorm(torch.autograd.Function):
@@ -60,14 +64,10 @@ class _Gate(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor]:
         (both_S_2F,) = ctx.saved_tensors
         gate, up = both_S_2F.chunk(2, dim=-1)
-        sigmoid = gate.sigmoid()
-        silu = gate * sigmoid
         out = torch.empty_like(both_S_2F)
         slope_gate, slope_up = out.chunk(2, dim=-1)
-        torch.mul(grads[0], silu, out=slope_up)
-        # d silu(g) / dg = s + silu(g) * (1 - s)
-        slope = silu.neg_().mul_(sigmoid).add_(gate.mul(sigmoid)).add_(sigmoid)
-        torch.mul(slope.mul_(up), grads[0], out=slope_gate)
+        torch.mul(grads[0], functional.silu(gate), out=slope_up)
+        torch.ops.aten.silu_backward.grad_input(grads[0] * up, gate, grad_input=slope_gate)
         return (out,)
 
 
@@ -89,19 +89,19 @@ def _rotated(x_S_H_D: Tensor, cos_S_1_D2: Tensor, sin_S_1_D2: Tensor) -> Tensor:
     first, second = x_S_H_D.chunk(2, dim=-1)
     out = torch.empty(x_S_H_D.shape, dtype=x_S_H_D.dtype, device=x_S_H_D.device)
     left, right = out.chunk(2, dim=-1)
-    left.copy_((first * cos_S_1_D2).sub_(second * sin_S_1_D2))
-    right.copy_((second * cos_S_1_D2).add_(first * sin_S_1_D2))
+    torch.mul(first, cos_S_1_D2, out=left).addcmul_(second, sin_S_1_D2, value=-1)
+    torch.mul(second, cos_S_1_D2, out=right).addcmul_(first, sin_S_1_D2)
     return out
 
 
 @dataclass(slots=True)
 class Layer:
-    """One decoder layer. Norms of heads are Qwen3's."""
+    """One decoder layer."""
 
     norm_attention_E: Tensor
     qkv: FusedLinear
-    norm_q_D: Tensor | None
-    norm_k_D: Tensor | None
+    norm_qk_H_D: Tensor | None
+    """Qwen3 norms the heads of q and k: a row for each of them."""
     out: FusedLinear
     norm_mlp_E: Tensor
     gate_up: FusedLinear
@@ -111,6 +111,25 @@ class Layer:
         """In the order of the model's modules."""
         for linear in (self.qkv, self.out, self.gate_up, self.down):
             yield from linear.adapters
+
+
+def merges(config: LlamaConfig, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether layers keep a second copy of their weights, with the adapter added (see FusedLinear.merge)."""
+    share = layer_numbers(config) * dtype.itemsize / memory_bytes(device)
+    return dtype == torch.float32 and share <= MERGED_SHARE
+
+
+def layer_numbers(config: LlamaConfig) -> int:
+    """Numbers in all layers' matrices."""
+    heads = (config.query_heads + config.kv_heads) * config.head_dim
+    return config.layers * config.hidden_size * (2 * heads + 3 * config.mlp_size)
+
+
+def activation_numbers(config: LlamaConfig) -> int:
+    """Numbers that one token keeps between forward and backward."""
+    heads = (config.query_heads + 2 * config.kv_heads) * config.head_dim
+    attention = 5 * config.query_heads * config.head_dim + 2 * heads
+    return config.layers * (6 * config.hidden_size + attention + 3 * config.mlp_size)
 
 
 class LlamaBody:
@@ -138,7 +157,7 @@ class LlamaBody:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         with TensorFile.of_model(folder) as file, torch.random.fork_rng():
             torch.manual_seed(lora.seed)
-            builder = _Builder(file, config, lora, dtype, device)
+            builder = _Builder(file, config, lora, dtype, device, merges(config, dtype, device))
             layers = [builder.layer(index) for index in range(config.layers)]
             outer = {name: builder.tensor(name) for name in (EMBEDDING, "model.norm.weight")}
             outer[HEAD] = outer[EMBEDDING] if config.tied else builder.tensor(HEAD)
@@ -155,13 +174,9 @@ class LlamaBody:
 
     @property
     def activation_numbers(self) -> int:
-        """Numbers that one token keeps between forward and backward."""
-        config = self.config
-        heads = (config.query_heads + 2 * config.kv_heads) * config.head_dim
-        attention = 5 * config.query_heads * config.head_dim + 2 * heads
-        return config.layers * (6 * config.hidden_size + attention + 3 * config.mlp_size)
+        return activation_numbers(self.config)
 
-    def hidden(self, token_S: Tensor, depth_S: Tensor, blocks: tuple[Block, ...] | None) -> Tensor:
+    def hidden(self, token_S: Tensor, depth_S: Tensor, blocks: Plan | None) -> Tensor:
         """[S, E] after the last norm. Without `blocks` the tokens are one sequence, computed by torch's attention."""
         angle_S_1_D2 = (depth_S[:, None].float() * self.config.frequency_D2.to(self.device))[:, None]
         dtype = self._embedding_V_E.dtype
@@ -183,15 +198,15 @@ class LlamaBody:
             self._adapted = True
 
     def _attention(
-        self, layer: Layer, x_S_E: Tensor, rotation: tuple[Tensor, Tensor], blocks: tuple[Block, ...] | None
+        self, layer: Layer, x_S_E: Tensor, rotation: tuple[Tensor, Tensor], blocks: Plan | None
     ) -> Tensor:
         config, size = self.config, len(x_S_E)
         heads, keys = config.query_heads, config.kv_heads
         projected = layer.qkv(self._norm(x_S_E, layer.norm_attention_E), adapted=self._adapted)
-        q, k, v = projected.view(size, -1, config.head_dim).split([heads, keys, keys], dim=1)
-        if layer.norm_q_D is not None and layer.norm_k_D is not None:
-            q, k = self._norm(q, layer.norm_q_D), self._norm(k, layer.norm_k_D)
-        q, k = _Rotate.apply(q, *rotation), _Rotate.apply(k, *rotation)
+        qk, v = projected.view(size, -1, config.head_dim).split([heads + keys, keys], dim=1)
+        if layer.norm_qk_H_D is not None:
+            qk = self._norm(qk, layer.norm_qk_H_D)
+        q, k = _Rotate.apply(qk, *rotation).split([heads, keys], dim=1)
         scale = config.head_dim**-0.5
         q_Q_S_D, k_K_S_D, v_K_S_D = (part.transpose(0, 1) for part in (q, k, v))
         if blocks is None:
@@ -227,19 +242,27 @@ class _Builder:
     lora: LoraConfig
     dtype: torch.dtype
     device: torch.device
+    merge: bool
 
     def layer(self, index: int) -> Layer:
         at = f"model.layers.{index}."
         return Layer(
             norm_attention_E=self.tensor(at + "input_layernorm.weight"),
             qkv=self.fused(f"{at}self_attn.{part}_proj" for part in "qkv"),
-            norm_q_D=self.optional(at + "self_attn.q_norm.weight"),
-            norm_k_D=self.optional(at + "self_attn.k_norm.weight"),
+            norm_qk_H_D=self.head_norms(at + "self_attn."),
             out=self.fused([at + "self_attn.o_proj"]),
             norm_mlp_E=self.tensor(at + "post_attention_layernorm.weight"),
             gate_up=self.fused(f"{at}mlp.{part}_proj" for part in ("gate", "up")),
             down=self.fused([at + "mlp.down_proj"]),
         )
+
+    def head_norms(self, at: str) -> Tensor | None:
+        """[query heads + key heads, D]."""
+        norm_q_D, norm_k_D = self.optional(at + "q_norm.weight"), self.optional(at + "k_norm.weight")
+        if norm_q_D is None or norm_k_D is None:
+            return None
+        heads, keys = self.config.query_heads, self.config.kv_heads
+        return torch.cat([norm_q_D.expand(heads, -1), norm_k_D.expand(keys, -1)])
 
     def fused(self, names: Iterable[str]) -> FusedLinear:
         weights, biases, adapters = [], [], []
@@ -259,7 +282,11 @@ class _Builder:
         if biases and len(biases) != len(weights):
             raise ConfigError("only some matrices of a layer have a bias")
         return FusedLinear(
-            torch.cat(weights), torch.cat(biases) if biases else None, adapters, self.lora.alpha / self.lora.r
+            torch.cat(weights),
+            torch.cat(biases) if biases else None,
+            adapters,
+            self.lora.alpha / self.lora.r,
+            merge=self.merge,
         )
 
     def tensor(self, name: str) -> Tensor:

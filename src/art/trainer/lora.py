@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+
+LINE = 16
+"""Numbers of float32 in a cache line: ranks are padded to whole ones, so that rows begin at one."""
 
 
 @dataclass(slots=True)
@@ -76,6 +79,43 @@ class _Fused(torch.autograd.Function):
         return grad_x, None, *by_adapter
 
 
+class _Merged(torch.autograd.Function):
+    """The same function, computed as y = x W'^T + b with W' = W + scale B A.
+
+    The product with W' gives A x as well, and the one backward gives scale B^T g beside the input's gradient (see
+    FusedLinear.joined), so of all the narrow products of an adapter only its own gradients are left.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_S_I: Tensor, layer: FusedLinear, *pairs: Tensor) -> Tensor:
+        joined, bias = layer.joined()
+        outputs, inputs = layer.weight_O_I.shape
+        both_S_OR = torch.nn.functional.linear(x_S_I, joined[:, :inputs], bias)
+        ctx.save_for_backward(x_S_I, both_S_OR[:, outputs:], joined)
+        ctx.layer = layer
+        return both_S_OR[:, :outputs]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x_S_I, h_S_R, joined = ctx.saved_tensors
+        layer: FusedLinear = ctx.layer
+        g_S_O = grads[0]
+        outputs, inputs = layer.weight_O_I.shape
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            both_S_IR = g_S_O @ joined[:outputs]
+            grad_x, slope_S_R = both_S_IR[:, :inputs], both_S_IR[:, inputs:]
+        else:
+            slope_S_R = g_S_O @ joined[:outputs, inputs:]
+        grad_a_R_I = slope_S_R.T @ x_S_I
+        by_adapter = (
+            gradient
+            for rows, ranks in layer.spans()
+            for gradient in (grad_a_R_I[ranks], (g_S_O[:, rows].T @ h_S_R[:, ranks]).mul_(layer.scale))
+        )
+        return grad_x, None, *by_adapter
+
+
 @dataclass(slots=True)
 class FusedLinear:
     """The layer. Without adapters it is a plain linear function whose weights get no gradient."""
@@ -85,13 +125,19 @@ class FusedLinear:
     adapters: list[Adapter]
     scale: float
     """alpha / r."""
+    merge: bool = False
+    """Where gradients are wanted, compute with a second copy of the weights that has the adapters added. In float32
+    alone: in bfloat16 the sum would round most of a small adapter away."""
+    _joined: tuple[Tensor, Tensor | None] | None = field(default=None, init=False, repr=False)
+    _joined_at: tuple[int, ...] = field(default=(), init=False, repr=False)
 
     def __call__(self, x_S_I: Tensor, *, adapted: bool = True) -> Tensor:
         """[S, O]."""
         if not adapted or not self.adapters:
             return torch.nn.functional.linear(x_S_I, self.weight_O_I, self.bias_O)
-        pairs = [matrix for adapter in self.adapters for matrix in (adapter.a_R_I, adapter.b_O_R)]
-        y_S_O: Tensor = _Fused.apply(x_S_I, self, *pairs)
+        # Adding up costs a pass over all weights for every change of the adapter, too much for one short probe.
+        kind: Any = _Merged if self.merge and torch.is_grad_enabled() else _Fused
+        y_S_O: Tensor = kind.apply(x_S_I, self, *self._matrices())
         return y_S_O
 
     def spans(self) -> Iterator[tuple[slice, slice]]:
@@ -101,3 +147,37 @@ class FusedLinear:
             ranks = len(adapter.a_R_I)
             yield slice(adapter.start, adapter.end), slice(rank, rank + ranks)
             rank += ranks
+
+    def joined(self) -> tuple[Tensor, Tensor | None]:
+        """One matrix [O + R, I + R] of what the layer multiplies with, and the bias [O + R] that goes with its rows:
+
+            W + scale B A    scale B
+            A                0
+
+        B has each adapter in its own rows and ranks. Made anew when a matrix of an adapter has changed; a backward
+        pass that still needs the old content fails by autograd's own check.
+        """
+        now = tuple(matrix._version for matrix in self._matrices())
+        if self._joined is None or now != self._joined_at:
+            self._joined = self._join()
+            self._joined_at = now
+        return self._joined
+
+    def _matrices(self) -> list[Parameter]:
+        return [matrix for adapter in self.adapters for matrix in (adapter.a_R_I, adapter.b_O_R)]
+
+    @torch.no_grad()
+    def _join(self) -> tuple[Tensor, Tensor | None]:
+        outputs, inputs = self.weight_O_I.shape
+        if self._joined is not None:
+            joined, bias = self._joined
+        else:
+            ranks = -(-sum(len(adapter.a_R_I) for adapter in self.adapters) // LINE) * LINE
+            joined = self.weight_O_I.new_zeros(outputs + ranks, inputs + ranks)
+            bias = None if self.bias_O is None else torch.nn.functional.pad(self.bias_O, (0, ranks))
+        a_R_I, b_O_R = joined[outputs:, :inputs], joined[:outputs, inputs:]
+        for adapter, (rows, ranks_of) in zip(self.adapters, self.spans(), strict=True):
+            a_R_I[ranks_of] = adapter.a_R_I
+            torch.mul(adapter.b_O_R, self.scale, out=b_O_R[rows, ranks_of])
+        torch.addmm(self.weight_O_I, b_O_R, a_R_I, out=joined[:outputs, :inputs])
+        return joined, bias

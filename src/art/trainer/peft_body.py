@@ -14,7 +14,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM
 
 from art.config.model import LoraConfig
 from art.errors import ConfigError, boundary
-from art.trainer.attention import Block, tree_attention
+from art.trainer.attention import Plan, tree_attention
 
 TREE = "art_tree"
 """The name under which transformers knows our attention; the plan travels as the keyword `art_plan`."""
@@ -85,7 +85,7 @@ class PeftBody:
         config = self._causal_lm.config
         return int(config.num_hidden_layers * (10 * config.hidden_size + 5 * config.intermediate_size))
 
-    def hidden(self, token_S: Tensor, depth_S: Tensor, blocks: tuple[Block, ...] | None) -> Tensor:
+    def hidden(self, token_S: Tensor, depth_S: Tensor, blocks: Plan | None) -> Tensor:
         """[S, E]."""
         plan = {} if blocks is None else {"art_plan": blocks}
         model = self._causal_lm
@@ -111,7 +111,7 @@ def _interface(
     attention_mask: Tensor | None,
     *,
     scaling: float,
-    art_plan: tuple[Block, ...],
+    art_plan: Plan,
     **unused: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls: [1, H, S, D] in, [1, S, H, D] out."""

@@ -7,6 +7,7 @@ Methods over the channel:
     resolve_base_model  {"name"}        -> ResolvedBaseModel
     prepare_model       PrepareModel    -> CheckpointInfo            (publishes step 0 unless there)
     train               TrainJob        -> events Progress, result TrainOutcome   (idempotent by job_id)
+    train_sft           SftJob          -> events Progress, result TrainOutcome   (idempotent by job_id)
     delete_checkpoint   {"path"}        -> {}
 """
 
@@ -25,6 +26,7 @@ from art.types.jobs import (
     ChoiceRef,
     ResolvedBaseModel,
     RolloutOutcome,
+    SftSpec,
     TrainGroup,
     TrainTrajectory,
 )
@@ -38,6 +40,7 @@ __all__ = [
     "Progress",
     "ResolvedBaseModel",
     "RolloutOutcome",
+    "SftJob",
     "TrainGroup",
     "TrainJob",
     "TrainOutcome",
@@ -60,6 +63,8 @@ class PrepareModel(BaseModel):
     lora: LoraConfig = Field(default_factory=lambda: LoraConfig())
     initial_adapter: str | None = None
     """Folder of an existing PEFT adapter that becomes step 0."""
+    fork_of: str | None = None
+    """Folder of another model's checkpoint that becomes the first step, with its number, optimizer and random state."""
     history: str = "keep"
     """The model's history policy, written into each manifest."""
     seed: int = 0
@@ -87,11 +92,31 @@ class TrainJob(BaseModel):
     seed: int = 0
 
 
+class SftJob(BaseModel):
+    """One call of supervised fine-tuning: its updates publish one step."""
+
+    job_id: str
+    """Idempotency, as for a TrainJob."""
+    project: str
+    name: str
+    batch: int
+    base: ResolvedBaseModel
+    model_dir: str
+    blob_dir: str
+    parent_step: int
+    step: int
+    """The step to publish."""
+    lora: LoraConfig
+    sft: SftSpec
+    history: str = "keep"
+    seed: int = 0
+
+
 class Progress(BaseModel):
     """A sign of life of a training job."""
 
     phase: str
-    """"samples", "forward", "update", "publish"."""
+    """"samples", "lookback" (where an option asks for one more pass), "forward", "update", "publish"."""
     done: int
     total: int
     metrics: dict[str, float] = Field(default_factory=dict)
@@ -122,7 +147,9 @@ class Trainer(Protocol):
 
     async def prepare_model(self, request: PrepareModel) -> CheckpointInfo: ...
 
-    async def train(self, job: TrainJob, on_progress: Callable[[Progress], None]) -> TrainOutcome: ...
+    async def train(
+        self, job: TrainJob | SftJob, on_progress: Callable[[Progress], None]
+    ) -> TrainOutcome: ...
 
     async def delete_checkpoint(self, path: str) -> None: ...
 

@@ -14,15 +14,13 @@ import torch
 from torch import Tensor
 
 from art.algorithms.aggregation import token_weights
-from art.algorithms.correction import truncation_factor
-from art.algorithms.ppo_clip import clipped, ppo_clip
+from art.algorithms.objective import Objective, Tokens
+from art.algorithms.step_size import step_size
 from art.config.train import ResolvedTrainConfig
 from art.errors import TrainingFailed
 from art.trainer.batch import Batch, Member
 from art.trainer.forward import Policy, Row
-
-OnRow = Callable[[int, int], None]
-"""Called after each row with (rows done, rows in all); raises to stop the job."""
+from art.trainer.lookback import LookBack, OnRow, gather
 
 
 @dataclass(slots=True)
@@ -38,6 +36,9 @@ class Tally:
     """Trie tokens that went through the model."""
     rows: int = 0
     grad_norms: list[float] = field(default_factory=list)
+    step_sizes: list[float] = field(default_factory=list)
+    mean_kl: float | None = None
+    """Divergence of the step's parent from the reference, where there is one."""
     differences: list[Tensor] = field(default_factory=list)
     """Trainer minus recorded log-probabilities of on-policy tokens, before the first update."""
 
@@ -60,25 +61,32 @@ class Updater:
         self._row_tokens = row_tokens
         self._on_row = on_row
 
-    def run(self, batch: Batch, *, before_first_update: Callable[[Tally], None]) -> Tally:
+    def run(self, batch: Batch, known: LookBack, *, before_first_update: Callable[[Tally], None]) -> Tally:
         """All updates of the job. `before_first_update` sees the parity figures and may raise.
 
         Raises TrainingFailed for a loss or gradient that is not finite; the caller then drops the policy's
         state, so nothing of the step remains.
         """
+        objective = Objective(self._config, mean_kl=known.mean_kl or 0.0)
         shares = split_evenly(batch.trained, self._config.updates)
         plans = [(share, self._rows(share)) for share in shares]
         total = sum(len(rows) for _, rows in plans)
-        tally = Tally()
+        tally = Tally(mean_kl=known.mean_kl)
         for number, (share, rows) in enumerate(plans):
             self._optimizer.zero_grad(set_to_none=True)
             weigh = _Weights(share, batch.members, self._config)
             for row in rows:
-                self._backward(row, weigh, batch.members, tally, record=number == 0)
+                tokens = self._tokens(row, known, batch.members)
+                self._backward(row, objective, tokens, weigh(row), tally)
+                if number == 0:
+                    on_policy = torch.tensor([choice.on_policy for choice in row.choices])[row.owner]
+                    difference = tokens.logprobs_N.detach() - tokens.served_N
+                    tally.differences.append(difference.cpu()[on_policy])
                 self._on_row(tally.rows, total)
             if number == 0:
                 before_first_update(tally)
             tally.grad_norms.append(self._clip())
+            tally.step_sizes.append(self._set_step_size(share, batch))
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         tally.loss /= len(plans)
@@ -88,21 +96,33 @@ class Updater:
         choices = [choice for member in share for choice in member.choices]
         return self._policy.rows(choices, budget=self._row_tokens)
 
-    def _backward(
-        self, row: Row, weigh: _Weights, members: Sequence[Member], tally: Tally, *, record: bool
-    ) -> None:
-        """Add one row's gradient and figures."""
-        config = self._config
+    def _tokens(self, row: Row, known: LookBack, members: Sequence[Member]) -> Tokens:
+        """The row's targets: computed now, with a gradient, and what is known of them."""
         device = self._policy.device
-        old = recorded_logprobs(row).to(device)
         advantages = torch.tensor(
             [members[choice.rollout].advantage or 0.0 for choice in row.choices], dtype=torch.float32
         )[row.owner].to(device)
-        logprobs, entropy = self._policy.logprobs(row, chunk=config.logprob_calculation_chunk_size)
-        bounds = {"epsilon": config.epsilon, "epsilon_high": config.epsilon_high}
-        factor = truncation_factor(logprobs, old, bound=config.truncated_importance_sampling)
-        losses = ppo_clip(logprobs, old, advantages, **bounds) * factor
-        loss = (losses * weigh(row).to(device)).sum()
+        logprobs, entropy = self._policy.logprobs(
+            row,
+            chunk=self._config.logprob_calculation_chunk_size,
+            entropy_gradient=self._config.entropy_coef > 0,
+        )
+        return Tokens(
+            logprobs_N=logprobs,
+            entropy_N=entropy,
+            served_N=recorded_logprobs(row).to(device),
+            old_N=gather(row, known.old).to(device),
+            reference_N=None if known.reference is None else gather(row, known.reference).to(device),
+            advantages_N=advantages,
+            owner_N=row.owner.to(device),
+        )
+
+    def _backward(
+        self, row: Row, objective: Objective, tokens: Tokens, weights: Tensor, tally: Tally
+    ) -> None:
+        """Add one row's gradient and figures."""
+        terms = objective(tokens)
+        loss = (terms.loss_N * weights.to(terms.loss_N.device)).sum()
         if not math.isfinite(value := float(loss.detach())):
             raise TrainingFailed(
                 f"The loss is {value}",
@@ -111,15 +131,27 @@ class Updater:
             )
         loss.backward()
         tally.loss += value
-        tally.entropy += float(entropy.sum())
-        tally.clipped += float(clipped(logprobs.detach(), old, advantages, **bounds).sum())
-        tally.truncated += float((factor < 1).sum())
-        tally.targets += len(old)
+        tally.entropy += float(tokens.entropy_N.detach().sum())
+        tally.clipped += float(terms.bounded_N.sum())
+        tally.truncated += float(terms.corrected_N.sum())
+        tally.targets += len(tokens.owner_N)
         tally.computed += row.trie.size
         tally.rows += 1
-        if record:
-            on_policy = torch.tensor([choice.on_policy for choice in row.choices])[row.owner]
-            tally.differences.append((logprobs.detach().cpu() - recorded_logprobs(row))[on_policy])
+
+    def _set_step_size(self, share: Sequence[Member], batch: Batch) -> float:
+        """Adam's step size for an update on `share`; returns it."""
+        config = self._config
+        size = step_size(
+            config.learning_rate,
+            rollouts=len({member.trajectory.rollout_id for member in share}),
+            power=config.num_trajectories_learning_rate_multiplier_power,
+            reward_deviation=batch.reward_deviation()
+            if config.scale_learning_rate_by_reward_std_dev
+            else None,
+        )
+        for group in self._optimizer.param_groups:
+            group["lr"] = size
+        return size
 
     def _clip(self) -> float:
         """Clip the gradient to max_grad_norm; returns its norm before."""
@@ -166,12 +198,7 @@ class _Weights:
 
 def recorded_logprobs(row: Row) -> Tensor:
     """[N]; what the engine reported for the row's targets."""
-    trie = row.trie
-    recorded = torch.empty(len(trie.target), dtype=torch.float32)
-    for index, choice in enumerate(row.choices):
-        mine = trie.choice == index
-        recorded[torch.from_numpy(mine)] = torch.from_numpy(choice.logprobs[trie.offset[mine]])
-    return recorded
+    return gather(row, {(choice.call_id, choice.choice): choice.logprobs for choice in row.choices})
 
 
 def split_evenly(members: Sequence[Member], parts: int) -> list[list[Member]]:

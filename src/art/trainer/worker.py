@@ -24,7 +24,7 @@ from pydantic import BaseModel, ValidationError
 from art.errors import ArtError, InfraError, InvalidInput, TrainingFailed
 from art.ipc import Message, WorkerChannel
 from art.trainer.base_models import resolve_base_model
-from art.trainer.protocol import PrepareModel, Progress, TrainJob
+from art.trainer.protocol import PrepareModel, Progress, SftJob, TrainJob
 
 if TYPE_CHECKING:
     from art.trainer.jobs import Trainer
@@ -52,6 +52,7 @@ class Worker:
             "resolve_base_model": (self._resolving, self._resolve),
             "prepare_model": (self._training, self._prepare),
             "train": (self._training, self._train),
+            "train_sft": (self._training, self._train_sft),
             "delete_checkpoint": (self._training, self._delete),
         }
 
@@ -134,6 +135,11 @@ class Worker:
 
     def _train(self, params: dict[str, Any], on_progress: Callable[[Progress], None]) -> dict[str, Any]:
         return dump(self._trainer.train(TrainJob.model_validate(params), on_progress=on_progress))
+
+    def _train_sft(self, params: dict[str, Any], on_progress: Callable[[Progress], None]) -> dict[str, Any]:
+        from art.trainer.sft import train_sft
+
+        return dump(train_sft(self._trainer, SftJob.model_validate(params), on_progress=on_progress))
 
     def _delete(self, params: dict[str, Any], on_progress: Callable[[Progress], None]) -> dict[str, Any]:
         from art.trainer.checkpoint import delete_checkpoint

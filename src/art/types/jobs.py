@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
+from art.config.sft import ResolvedSFTConfig
 from art.types.policy import Fate, RolloutStatus
 from art.types.tokens import BlobRef
 
@@ -80,3 +81,15 @@ class RolloutOutcome(BaseModel):
     status: RolloutStatus
     reason: str = ""
     advantage: float | None = None
+
+
+class SftSpec(BaseModel):
+    """What a job of supervised fine-tuning trains."""
+
+    config: ResolvedSFTConfig
+    blob: BlobRef
+    """The rendered examples; `tokens.sft_samples.to_arrays` says which arrays."""
+    examples: int
+    """Trajectories that were handed over, repetitions counted."""
+    left_out: int = 0
+    """Of those, the ones that are too long."""

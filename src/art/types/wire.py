@@ -10,6 +10,8 @@ Routes (role that may call it):
     DELETE /api/v1/models/{project}/{name}/checkpoints      train  DeleteCheckpoints -> DeletedCheckpoints
     POST   /api/v1/models/{project}/{name}/log              train  LogRequest        -> Logged
     GET    /api/v1/models/{project}/{name}/history          infer           -> HistoryRows
+    POST   /api/v1/models/{project}/{name}/fork             train  ForkModel         -> ModelInfo      (idempotent)
+    POST   /api/v1/models/{project}/{name}/rollback         train  RollBack          -> ModelInfo      (idempotent)
     POST   /api/v1/rollouts          OpenRollout            rollout         -> RolloutOpened
     GET    /api/v1/rollouts/{id}                            rollout         -> RolloutInfo
     GET    /api/v1/rollouts/{id}/upstream_calls             rollout         -> UpstreamCalls
@@ -17,6 +19,7 @@ Routes (role that may call it):
     POST   /api/v1/rollouts/{id}/reward   SetReward         rollout         -> RolloutInfo    (idempotent)
     POST   /api/v1/rollouts/{id}/finish   FinishRollout     rollout         -> RolloutInfo    (idempotent)
     POST   /api/v1/jobs              SubmitTrain            train           -> JobInfo        (Idempotency-Key)
+    POST   /api/v1/jobs/sft          SubmitSft              train           -> JobInfo        (Idempotency-Key)
     GET    /api/v1/jobs/{id}                                train           -> JobInfo
     GET    /api/v1/jobs/{id}/events                         train           SSE of JobEvent; `Last-Event-ID` resumes
     POST   /api/v1/jobs/{id}/cancel                         train           -> JobInfo
@@ -91,6 +94,18 @@ class RegisterModel(Wire):
     project: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     config: ModelConfig
+
+
+class ForkModel(RegisterModel):
+    """Another model, to start as a copy of a step of the path's: its latest, or its latest up to `not_after_step`."""
+
+    not_after_step: Step | None = None
+
+
+class RollBack(Wire):
+    """An earlier step that becomes the latest again. Later ones stay, and the next one published comes after them."""
+
+    step: Step
 
 
 class ModelInfo(BaseModel):
@@ -317,7 +332,7 @@ class JobInfo(BaseModel):
     job_id: str
     project: str
     name: str
-    kind: Literal["train"] = "train"
+    kind: Literal["train", "sft"] = "train"
     status: JobStatus
     created_at: float
     started_at: float | None = None
