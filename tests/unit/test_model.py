@@ -125,7 +125,7 @@ def test_what_this_release_lacks_is_said_by_name(name: str) -> None:
 
 def test_what_the_backends_lack_is_said_by_name() -> None:
     backend = art.RemoteBackend("http://127.0.0.1:1", KEY)
-    with pytest.raises(AttributeError, match="backend.fork\(model, from_model"):
+    with pytest.raises(AttributeError, match=r"backend.fork\(model, from_model"):
         _ = backend._experimental_fork_checkpoint  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="'RemoteBackend' object has no attribute 'nonsense'"):
         _ = backend.nonsense  # type: ignore[attr-defined]
