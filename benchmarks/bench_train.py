@@ -52,7 +52,7 @@ from art.config.model import LoraConfig
 from art.tokens.samples import SampledChoice
 from art.trainer.base_models import resolve_base_model
 from art.trainer.forward import Policy, adapter_config
-from art.trainer.jobs import MAX_ROW_TOKENS
+from art.trainer.memory import MAX_ROW_TOKENS
 
 RESULTS = Path(__file__).parent / "results" / "bench-train.json"
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"

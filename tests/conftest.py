@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+
+import pytest
 
 # No test reaches for a hub: the suite passes without a network.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -15,3 +18,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # The programs of tests/clients need the environments that `make test-clients` makes.
 collect_ignore = [] if "ART_CLIENTS_PYTHON" in os.environ else ["clients/test_clients.py"]
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """torch computes on one thread: sums come in one order, and files run side by side."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

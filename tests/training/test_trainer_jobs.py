@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from art.errors import (
     ParityFailed,
     TrainingFailed,
 )
-from art.testing.tiny import tiny_model
 from art.trainer.base_models import describe
 from art.trainer.checkpoint import CheckpointStore, delete_checkpoint, file_sha256
 from art.trainer.figures import check_finite
@@ -36,22 +34,7 @@ PROMPT = [10, 20, 30, 40, 50]
 NO_PARITY = {"parity_mean": 1e9, "parity_p99": 1e9, "parity_k3": 1e9}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("tiny") / "model", warm=False)
-
-
-@pytest.fixture(scope="module")
-def trainer() -> Trainer:
-    return Trainer(dtype="fp32")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 from trainer_kit import Recorder, Sample, load_peft, sample
 
 from art.errors import ArtError, ConfigError, InvalidInput, NotFound, TrainingFailed
-from art.testing.tiny import tiny_model
 from art.trainer.base_models import describe
 from art.trainer.checkpoint import CheckpointStore, delete_checkpoint
 from art.trainer.head import chunked_logprobs
@@ -31,22 +30,7 @@ TEMPERATURE = 1.3
 """Not 1, so that a forgotten temperature shows."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("tiny") / "model", warm=False)
-
-
-@pytest.fixture(scope="module")
-def trainer() -> Trainer:
-    return Trainer(dtype="fp32")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from safetensors.torch import load_file
 from trainer_kit import Recorder, Sample, load_peft, sample
 
 from art.config.train import ResolvedTrainConfig
-from art.testing.tiny import tiny_model
 from art.trainer.base_models import describe
 from art.trainer.checkpoint import CheckpointStore, delete_checkpoint
 from art.trainer.head import chunked_logprobs
@@ -24,22 +22,7 @@ from art.trainer.protocol import TrainJob, TrainOutcome
 PROMPT, OTHER = [10, 20, 30, 40, 50], [60, 70, 80]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("tiny") / "model", warm=False)
-
-
-@pytest.fixture(scope="module")
-def trainer() -> Trainer:
-    return Trainer(dtype="fp32")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from art.tokens.renderer import Renderer
 from art.trainer.base_models import resolve_base_model
 from art.trainer.checkpoint import ADAPTER
 from art.trainer.forward import choose_dtype
-from art.trainer.jobs import Trainer, first_probe
+from art.trainer.jobs import Trainer
 from art.trainer.protocol import (
     CheckpointInfo,
     ChoiceRef,
@@ -40,6 +40,7 @@ from art.trainer.protocol import (
     TrainOutcome,
     TrainTrajectory,
 )
+from art.trainer.publish import first_probe
 from art.types.doctor import Check
 
 ONE_TOKEN_RATE = 1e-2

@@ -9,14 +9,14 @@ import torch
 
 from art.base_model.files import read_json
 from art.base_model.llama import LlamaConfig
+from art.base_model.memory import memory_bytes
 from art.config.model import LoraConfig
 from art.config.train import TrainConfig
 from art.engine.torch.architecture import load_architecture
 from art.engine.torch.engine import fit_memory, slot_count
 from art.engine.torch.weights import choose_placement
-from art.trainer.jobs import MAX_ROW_TOKENS, MIN_ROW_TOKENS, ROW_MEMORY_SHARE
 from art.trainer.llama import activation_numbers, layer_numbers, merges
-from art.trainer.memory import memory_bytes
+from art.trainer.memory import MIN_ROW_TOKENS, row_tokens
 from art.types.doctor import Check
 from art.types.jobs import ResolvedBaseModel
 
@@ -74,7 +74,7 @@ def plan_memory(base: ResolvedBaseModel, lora: LoraConfig) -> Plan:
     # Weights, gradient and Adam's two moments, in float32.
     adapter = 4 * 4 * adapter_numbers(config, lora)
     activations = activation_numbers(config) * (4 if placement.dtype == torch.float32 else 6)
-    row = max(MIN_ROW_TOKENS, min(MAX_ROW_TOKENS, memory / ROW_MEMORY_SHARE / activations))
+    row = row_tokens(activations, memory)
     chunk = 2 * 4 * config.vocab_size * TrainConfig().logprob_calculation_chunk_size
     twice = layers if merges(config, placement.dtype, placement.device) else 0
     return Plan(
@@ -90,7 +90,7 @@ def plan_memory(base: ResolvedBaseModel, lora: LoraConfig) -> Plan:
         more={
             f"{MAX_ADAPTERS - 1} more adapters served": (MAX_ADAPTERS - 1) * layers,
             f"keys and values of {slot_count(batch)} sequences of {context} tokens": slots,
-            f"a row of {row:.0f} tokens": (row - MIN_ROW_TOKENS) * activations,
+            f"a row of {row} tokens": (row - MIN_ROW_TOKENS) * activations,
         },
     )
 

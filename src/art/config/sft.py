@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from art.config.optimizer import OptimizerConfig
 from art.config.train import default_learning_rate, nearest
 from art.errors import InvalidInput
 
@@ -15,24 +16,13 @@ AUTO_BATCH_SIZE = 2
 Rate = Annotated[float, Field(gt=0, le=1.0)]
 
 
-class TrainSFTConfig(BaseModel):
+class TrainSFTConfig(OptimizerConfig):
     """Options of `train_sft`. `None` and "auto" mean: chosen by ART, told once with the reason."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     learning_rate: Rate | list[Rate] | None = None
     """Adam's step size, or one for each update; None resolves by model size."""
     batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     """Trajectories of one optimizer update. The last update of a call may have fewer."""
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
-    adam_beta2: float = Field(default=0.99, ge=0, lt=1)
-    adam_epsilon: float = Field(default=1e-8, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    packed_sequence_length: int | None = Field(default=None, ge=16)
-    """Tokens of one micro-batch row; None chooses by memory. A longer example gets a row of its own."""
-    logprob_calculation_chunk_size: int = Field(default=1024, ge=1)
-    """Trained positions per pass of the LM head."""
     max_sequence_length: int | None = Field(default=None, ge=2)
     """A longer example is left out as `overlong`; None is the model's context."""
 
@@ -47,21 +37,12 @@ class TrainSFTConfig(BaseModel):
         return data
 
 
-class ResolvedSFTConfig(BaseModel):
+class ResolvedSFTConfig(OptimizerConfig):
     """A TrainSFTConfig with every automatic value filled in, as it is stored in the manifest."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     learning_rates: list[Rate]
     """One for each update, in order."""
     batch_size: int = Field(ge=1)
-    max_grad_norm: float
-    adam_beta1: float
-    adam_beta2: float
-    adam_epsilon: float
-    weight_decay: float
-    packed_sequence_length: int | None
-    logprob_calculation_chunk_size: int
 
 
 def resolve(config: TrainSFTConfig, *, examples: int, parameters: int) -> tuple[ResolvedSFTConfig, list[str]]:

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from art.config.optimizer import OptimizerConfig
 from art.errors import ConfigError, UnsupportedOption
 
 LOSSES = ("ppo", "cispo", "gspo", "importance_sampling")
@@ -36,10 +37,8 @@ _OTHER_WORDS = {
 """Words that other trainers have for an option and that no likeness of letters leads from."""
 
 
-class TrainConfig(BaseModel):
+class TrainConfig(OptimizerConfig):
     """Options of `train`; docs/algorithms.md has their formulas. `None` means: chosen by ART, with a reason."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     learning_rate: float | None = Field(default=None, gt=0, le=1.0)
     """Adam's step size; None resolves by model size."""
@@ -105,15 +104,6 @@ class TrainConfig(BaseModel):
 
     updates: int = Field(default=1, ge=1, le=64)
     """Optimizer updates per train call; each sees an equal share of the batch's rollouts."""
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
-    adam_beta2: float = Field(default=0.99, ge=0, lt=1)
-    adam_epsilon: float = Field(default=1e-8, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    packed_sequence_length: int | None = Field(default=None, ge=16)
-    """Tokens of one micro-batch row; None chooses by memory. A longer sample gets a row of its own."""
-    logprob_calculation_chunk_size: int = Field(default=1024, ge=1)
-    """Trained positions per pass of the LM head."""
     max_sequence_length: int | None = Field(default=None, ge=1)
     """A rollout with a longer sequence is `overlong`; None is the model's context."""
     max_steps_off_policy: int | None = Field(default=None, ge=0)

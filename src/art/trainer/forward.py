@@ -17,11 +17,13 @@ from torch import Tensor
 
 from art.algorithms.packing import pack
 from art.config.model import LoraConfig
+from art.config.optimizer import OptimizerConfig
 from art.errors import ConfigError
 from art.tokens.samples import SampledChoice, Trie, build_trie, common_prefix, depth_first
 from art.trainer import attention
 from art.trainer.body import Body, load_body
 from art.trainer.head import chunked_logprobs
+from art.trainer.memory import choose_row_tokens
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +136,10 @@ class Policy:
     def activation_bytes(self) -> float:
         """Estimate of what one token keeps in memory between forward and backward; bf16 has copies in float32."""
         return float(self.body.activation_numbers * (4 if self.dtype == torch.float32 else 6))
+
+    def row_tokens(self, config: OptimizerConfig) -> tuple[int, str]:
+        """Tokens of one row, and why."""
+        return choose_row_tokens(config, activation_bytes=self.activation_bytes, device=self.device)
 
     def rows(self, choices: Sequence[SampledChoice], *, budget: int) -> list[Row]:
         """`choices` cut into rows of at most `budget` tokens; without tries, a row for each sequence."""

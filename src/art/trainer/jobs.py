@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from art.config.model import LoraConfig
-from art.config.train import ResolvedTrainConfig
 from art.errors import InvalidInput, TrainingFailed, boundary
 from art.trainer import parity
 from art.trainer.adapter_files import read_adapter
 from art.trainer.batch import Batch, load_batch
-from art.trainer.checkpoint import CheckpointStore, Manifest, TrainerState
+from art.trainer.checkpoint import CheckpointStore, TrainerState
 from art.trainer.figures import batch_metrics, check_finite, step_metrics
 from art.trainer.forward import Dtype, Policy, adapter_config, choose_dtype
 from art.trainer.lookback import look_back
+from art.trainer.optimizer import make_optimizer, save_moments
 from art.trainer.protocol import (
     CheckpointInfo,
     PrepareModel,
@@ -30,17 +27,12 @@ from art.trainer.protocol import (
     TrainJob,
     TrainOutcome,
 )
+from art.trainer.publish import first_manifest, manifest_of
 from art.trainer.step import Tally, Updater
 
 log = logging.getLogger(__name__)
 
-PROBE_TOKENS = 64
-"""Length of the self-check sequence: enough for an adapter to show, one short prefill for the engine."""
-MAX_ROW_TOKENS = 4096
-MIN_ROW_TOKENS = 256
 STEP_HINT = "nothing was published and the batch can be sent again; when memory ran out, set packed_sequence_length lower"
-ROW_MEMORY_SHARE = 8
-"""One row's activations may take this fraction (1/8) of the machine's memory."""
 
 
 class Trainer:
@@ -81,27 +73,8 @@ class Trainer:
         policy = self.policy(request.base, request.lora)
         policy.load_adapter_state(policy.fresh_adapter if tensors is None else tensors)
         torch.manual_seed(request.seed)
-        probe = first_probe(policy.vocab_size, request.base.context_length, request.seed)
-        manifest = Manifest(
-            project=request.project,
-            name=request.name,
-            step=0,
-            parent_step=None,
-            batch=0,
-            job_id=None,
-            base=request.base,
-            lora=request.lora,
-            config=None,
-            history=request.history,
-            code_version=code_version(),
-            sample_digest="",
-            is_base=tensors is None,
-            probe_token_ids=probe,
-            probe_logprobs=policy.probe(probe),
-            created_at=0.0,
-        )
         return store.write(
-            manifest,
+            first_manifest(request, policy),
             adapter=policy.adapter_state(),
             adapter_config=adapter_config(request.lora, request.base.path),
             optimizer={},
@@ -165,15 +138,7 @@ class Trainer:
         policy.load_adapter_state(store.load_adapter(job.parent_step))
         state = store.load_state(job.parent_step)
         state.restore_rng()
-        config = job.config
-        optimizer = torch.optim.AdamW(
-            policy.parameters.values(),
-            lr=config.learning_rate,
-            betas=(config.adam_beta1, config.adam_beta2),
-            eps=config.adam_epsilon,
-            weight_decay=config.weight_decay,
-        )
-        load_moments(optimizer, policy.parameters, store.load_optimizer(job.parent_step))
+        optimizer = make_optimizer(policy.parameters, job.config, store.load_optimizer(job.parent_step))
         return policy, optimizer, state
 
     def _update(
@@ -193,7 +158,7 @@ class Trainer:
         def check_parity(tally: Tally) -> None:
             parity.check(torch.cat(tally.differences), batch.choices, policy, job.config)
 
-        row_tokens, reason = choose_row_tokens(policy, job.config)
+        row_tokens, reason = policy.row_tokens(job.config)
         notes = [*self.notes, policy.note, reason]
         if given_up := policy.verify(batch.choices, chunk=job.config.logprob_calculation_chunk_size):
             notes.append(given_up)
@@ -213,29 +178,12 @@ class Trainer:
         parent: TrainerState,
         outcome: TrainOutcome,
     ) -> CheckpointInfo:
-        longest = max(batch.choices, key=lambda choice: choice.length)
-        probe = [int(token) for token in longest.path[-PROBE_TOKENS:]]
-        if len(probe) < 2:
-            probe = first_probe(policy.vocab_size, job.base.context_length, job.seed)
-        manifest = Manifest(
-            project=job.project,
-            name=job.name,
-            step=job.step,
-            parent_step=job.parent_step,
-            batch=job.batch,
-            job_id=job.job_id,
-            base=job.base,
-            lora=job.lora,
-            config=job.config,
-            history=job.history,
-            code_version=code_version(),
+        manifest = manifest_of(
+            job,
+            policy,
+            outcome,
+            longest=max(batch.choices, key=lambda choice: choice.length),
             sample_digest=batch.digest(),
-            is_base=False,
-            probe_token_ids=probe,
-            probe_logprobs=policy.probe(probe),
-            created_at=0.0,
-            metrics=outcome.metrics,
-            outcome=outcome,
         )
         updates = parent.updates + int(outcome.metrics["data/step_num_gradient_steps"])
         return store.write(
@@ -258,57 +206,3 @@ def check_tokens(batch: Batch, vocab_size: int) -> None:
                 cause="the call was recorded with another base model",
                 hint="train on rollouts of this model",
             )
-
-
-def choose_row_tokens(policy: Policy, config: ResolvedTrainConfig) -> tuple[int, str]:
-    """Tokens of one row, and why. Taken from the machine's whole memory and not from what is free, so that
-    a resumed run cuts its batches as the uninterrupted one."""
-    if config.packed_sequence_length is not None:
-        return config.packed_sequence_length, f"rows of {config.packed_sequence_length} tokens: as asked"
-    if policy.device.type == "cuda":
-        memory = torch.cuda.get_device_properties(policy.device).total_memory
-    else:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    fitting = int(memory / ROW_MEMORY_SHARE / policy.activation_bytes)
-    tokens = max(MIN_ROW_TOKENS, min(MAX_ROW_TOKENS, fitting))
-    return (
-        tokens,
-        f"rows of {tokens} tokens: about {policy.activation_bytes / 1e6:.2g} MB of activations each",
-    )
-
-
-def first_probe(vocab_size: int, context_length: int, seed: int) -> list[int]:
-    """Tokens for the self-check of a step that was trained on nothing."""
-    generator = torch.Generator().manual_seed(seed)
-    count = min(PROBE_TOKENS, context_length)
-    return [int(token) for token in torch.randint(0, vocab_size, (count,), generator=generator)]
-
-
-def save_moments(
-    optimizer: torch.optim.Optimizer, parameters: dict[str, torch.nn.Parameter]
-) -> dict[str, Tensor]:
-    """Adam's state by parameter name, as tensors."""
-    return {
-        f"{name}.{key}": value.detach().cpu().clone()
-        for name, parameter in parameters.items()
-        for key, value in optimizer.state[parameter].items()
-    }
-
-
-def load_moments(
-    optimizer: torch.optim.Optimizer, parameters: dict[str, torch.nn.Parameter], saved: dict[str, Tensor]
-) -> None:
-    """Put Adam's state back; without any, Adam starts anew."""
-    for name, parameter in parameters.items():
-        for key in ("step", "exp_avg", "exp_avg_sq"):
-            if (value := saved.get(f"{name}.{key}")) is not None:
-                on_device = value if key == "step" else value.to(parameter.device)
-                optimizer.state[parameter][key] = on_device.clone()
-
-
-def code_version() -> str:
-    """The installed version of ART."""
-    try:
-        return version("agent-reinforcement-trainer")
-    except PackageNotFoundError:
-        return "unknown"

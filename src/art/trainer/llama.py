@@ -21,11 +21,11 @@ from torch.nn import functional
 
 from art.base_model.files import TensorFile, read_json
 from art.base_model.llama import EMBEDDING, HEAD, LINEARS, NAMES, LlamaConfig
+from art.base_model.memory import memory_bytes
 from art.config.model import LoraConfig
 from art.errors import ConfigError
 from art.trainer.attention import Plan, tree_attention
 from art.trainer.lora import Adapter, FusedLinear
-from art.trainer.memory import memory_bytes
 
 MERGED_SHARE = 0.15
 """Of the machine's memory, what second copies of the layers' weights may take."""

@@ -70,8 +70,8 @@ class PrepareModel(BaseModel):
     seed: int = 0
 
 
-class TrainJob(BaseModel):
-    """One batch. The trainer computes samples, advantages, packing and loss from this alone."""
+class Job(BaseModel):
+    """What both kinds of job say: whose step it makes of which, and where everything lies."""
 
     job_id: str
     """Idempotency: a checkpoint whose manifest names this job is returned, not trained again."""
@@ -85,31 +85,22 @@ class TrainJob(BaseModel):
     step: int
     """The step to publish."""
     lora: LoraConfig
-    config: ResolvedTrainConfig
-    groups: list[TrainGroup]
     history: str = "keep"
     """The model's history policy, written into the manifest."""
     seed: int = 0
 
 
-class SftJob(BaseModel):
+class TrainJob(Job):
+    """One batch. The trainer computes samples, advantages, packing and loss from this alone."""
+
+    config: ResolvedTrainConfig
+    groups: list[TrainGroup]
+
+
+class SftJob(Job):
     """One call of supervised fine-tuning: its updates publish one step."""
 
-    job_id: str
-    """Idempotency, as for a TrainJob."""
-    project: str
-    name: str
-    batch: int
-    base: ResolvedBaseModel
-    model_dir: str
-    blob_dir: str
-    parent_step: int
-    step: int
-    """The step to publish."""
-    lora: LoraConfig
     sft: SftSpec
-    history: str = "keep"
-    seed: int = 0
 
 
 class Progress(BaseModel):

@@ -30,25 +30,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from art.config.sft import ResolvedSFTConfig
-from art.config.train import ResolvedTrainConfig
 from art.errors import InvalidInput, TrainingFailed, boundary
 from art.store.blobs import BlobStore
 from art.tokens.samples import SampledChoice
 from art.tokens.sft_samples import Trained, from_arrays
-from art.trainer.checkpoint import CheckpointStore, Manifest, TrainerState
+from art.trainer.checkpoint import CheckpointStore, TrainerState
 from art.trainer.figures import check_finite
-from art.trainer.forward import Policy, adapter_config
-from art.trainer.jobs import (
-    PROBE_TOKENS,
-    STEP_HINT,
-    Trainer,
-    choose_row_tokens,
-    code_version,
-    load_moments,
-    save_moments,
-)
+from art.trainer.forward import adapter_config
+from art.trainer.jobs import STEP_HINT, Trainer
+from art.trainer.optimizer import make_optimizer, save_moments, set_step_size
 from art.trainer.protocol import CheckpointInfo, Progress, SftJob, TrainOutcome
+from art.trainer.publish import manifest_of
 
 log = logging.getLogger(__name__)
 
@@ -182,8 +174,13 @@ class _Run:
         self._state = store.load_state(job.parent_step)
         self._state.restore_rng()
         self._saved = store.load_optimizer(job.parent_step)
-        self._optimizer = _optimizer(self.policy, self._config, self._saved)
-        self._row_tokens, reason = choose_row_tokens(self.policy, _row_config(self._config))
+        ours = {
+            name.removeprefix(MOMENTS): value
+            for name, value in self._saved.items()
+            if name.startswith(MOMENTS)
+        }
+        self._optimizer = make_optimizer(self.policy.parameters, self._config, ours)
+        self._row_tokens, reason = self.policy.row_tokens(self._config)
         self.notes = [*trainer.notes, self.policy.note, reason]
         self._sums = Sums()
 
@@ -195,8 +192,7 @@ class _Run:
                 continue
             if given_up := self.policy.verify(choices, chunk=self._config.logprob_calculation_chunk_size):
                 self.notes.append(given_up)
-            for group in self._optimizer.param_groups:
-                group["lr"] = rates[number]
+            set_step_size(self._optimizer, rates[number])
 
             def on_row(number: int = number) -> None:
                 on_progress(Progress(phase="forward", done=number, total=len(rates)))
@@ -256,29 +252,8 @@ class _Run:
     def publish(self, examples: Examples, outcome: TrainOutcome) -> CheckpointInfo:
         """Write the step."""
         job, policy = self._job, self.policy
-        probe = [int(token) for token in examples.longest().path[-PROBE_TOKENS:]]
-        if len(probe) < 2:
-            probe = probe * 2
-        manifest = Manifest(
-            project=job.project,
-            name=job.name,
-            step=job.step,
-            parent_step=job.parent_step,
-            batch=job.batch,
-            job_id=job.job_id,
-            base=job.base,
-            lora=job.lora,
-            config=None,
-            sft=self._config,
-            history=job.history,
-            code_version=code_version(),
-            sample_digest=examples.digest,
-            is_base=False,
-            probe_token_ids=probe,
-            probe_logprobs=policy.probe(probe),
-            created_at=0.0,
-            metrics=outcome.metrics,
-            outcome=outcome,
+        manifest = manifest_of(
+            job, policy, outcome, longest=examples.longest(), sample_digest=examples.digest
         )
         moments = {name: value for name, value in self._saved.items() if not name.startswith(MOMENTS)}
         for name, value in save_moments(self._optimizer, policy.parameters).items():
@@ -296,26 +271,3 @@ class _Run:
 def nll(logprobs_N: Tensor, count: int) -> Tensor:
     """A row's part of the loss: the negative log-likelihood of its tokens over the `count` tokens of the update."""
     return -logprobs_N.sum() / count
-
-
-def _optimizer(policy: Policy, config: ResolvedSFTConfig, saved: dict[str, Tensor]) -> torch.optim.AdamW:
-    """AdamW with the moments of the last supervised call, where there are any."""
-    optimizer = torch.optim.AdamW(
-        policy.parameters.values(),
-        lr=config.learning_rates[0],
-        betas=(config.adam_beta1, config.adam_beta2),
-        eps=config.adam_epsilon,
-        weight_decay=config.weight_decay,
-    )
-    ours = {name.removeprefix(MOMENTS): value for name, value in saved.items() if name.startswith(MOMENTS)}
-    load_moments(optimizer, policy.parameters, ours)
-    return optimizer
-
-
-def _row_config(config: ResolvedSFTConfig) -> ResolvedTrainConfig:
-    """The part of the config that decides about rows, as `choose_row_tokens` takes it."""
-    return ResolvedTrainConfig(
-        learning_rate=config.learning_rates[0],
-        packed_sequence_length=config.packed_sequence_length,
-        logprob_calculation_chunk_size=config.logprob_calculation_chunk_size,
-    )

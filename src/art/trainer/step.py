@@ -21,6 +21,7 @@ from art.errors import TrainingFailed
 from art.trainer.batch import Batch, Member
 from art.trainer.forward import Policy, Row
 from art.trainer.lookback import LookBack, OnRow, gather
+from art.trainer.optimizer import set_step_size
 
 
 @dataclass(slots=True)
@@ -149,8 +150,7 @@ class Updater:
             if config.scale_learning_rate_by_reward_std_dev
             else None,
         )
-        for group in self._optimizer.param_groups:
-            group["lr"] = size
+        set_step_size(self._optimizer, size)
         return size
 
     def _clip(self) -> float:

@@ -6,7 +6,6 @@ Axes: T tokens of a step, B rows to sample from, E hidden features, V vocabulary
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from art.base_model.files import TensorFile
+from art.base_model.memory import memory_bytes
 from art.engine.grammar import Grammars, grammars_of
 from art.engine.protocol import AdapterCheck, AdapterRef, EngineCapabilities, Sampled, SampleRequest
 from art.engine.step import StepEvent
@@ -328,14 +328,3 @@ def fit_memory(
             f"max_batch {batch} of {max_batch}: {chosen} tokens of {per_token} bytes in every slot fill memory"
         )
     return chosen, batch, notes
-
-
-def memory_bytes(device: torch.device) -> int:
-    """Memory of the device; on the CPU what the machine or the container has."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
-        total = min(total, int(text))
-    return total
