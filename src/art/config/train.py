@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from art.config.optimizer import OptimizerConfig
 from art.errors import ConfigError, UnsupportedOption
 
-LOSSES = ("ppo", "cispo", "gspo", "importance_sampling")
+LOSSES = ("cispo", "ppo", "gspo", "importance_sampling")
 """Losses by name; the first is used when none is named."""
 Advantages = Literal["grpo", "dr_grpo", "rloo", "reinforce++", "rank"]
 Level = Literal["token", "sequence", "average", "geometric_average"]
