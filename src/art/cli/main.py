@@ -1,7 +1,7 @@
 """The `art` command. One file per command beside this one; a command's module is imported when it is used.
 
-A command module has a function `command` with typer's annotations, whose docstring is its help. `CONTEXT`, where it
-has one, are click's context settings. Modules whose name begins with "_" are what several commands share.
+A command module has a function `command` with typer's annotations, whose docstring is its help; or `group`, a Typer
+with commands of its own. `CONTEXT`, where it has one, are click's context settings. Modules whose name begins with "_" are what several commands share.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class LazyCommands(TyperGroup):
         if cmd_name not in self.list_commands(ctx):
             return None
         module = importlib.import_module(f"art.cli.{cmd_name}")
+        if (group := getattr(module, "group", None)) is not None:
+            return typer.main.get_group(group)
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         single.command(cmd_name, context_settings=getattr(module, "CONTEXT", None))(module.command)
         return typer.main.get_command(single)

@@ -122,4 +122,7 @@ def _audit(route: ApiRoute, principal: Principal, request: Request, payload: Bas
     if not target and payload is not None:
         parts = (getattr(payload, name, None) for name in ("project", "name", "model", "rollout_id"))
         target = "/".join(str(part) for part in parts if part)
-    return AuditRow(key_id=principal.key_id, action=f"{route.method} {route.path}", target=target)
+    where = request.client.host if request.client is not None else ""
+    return AuditRow(
+        key_id=principal.key_id, action=f"{route.method} {route.path}", target=target, detail={"from": where}
+    )

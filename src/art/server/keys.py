@@ -9,7 +9,7 @@ import secrets
 import time
 from pathlib import Path
 
-from art.errors import ConfigError, NotFound
+from art.errors import ConfigError, Conflict, NotFound
 from art.server.auth import Principal
 from art.store.records import KeyRow, Role
 from art.store.store import Store
@@ -80,6 +80,29 @@ class Keys:
             await self._store.put_key(row)
         self._cache.pop(key_id, None)
         return row
+
+    async def rotate(self, key_id: str, *, grace_seconds: float) -> tuple[str, KeyRow]:
+        """A new token with the rights and the end of an old key, which ends after `grace_seconds`.
+
+        NotFound when there is none; Conflict when it has ended, or is the key of a rollout.
+        """
+        row = await self._store.get_key(key_id)
+        if row is None:
+            raise NotFound(f"there is no key {key_id}", hint="GET /api/v1/keys lists them")
+        now = time.time()
+        if row.rollout_id is not None:
+            raise Conflict(f"{key_id} is the key of a rollout", hint="it ends with the rollout; open another")
+        if row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now):
+            raise Conflict(f"the key {key_id} has ended already", hint="make a new one: POST /api/v1/keys")
+        made = await self.create_row(row.role, row.project, expires=row.expires_at, label=row.label)
+        if grace_seconds == 0:
+            await self.revoke(key_id)
+            return made
+        end = now + grace_seconds
+        old = row.model_copy(update={"expires_at": min(end, row.expires_at or end)})
+        await self._store.put_key(old)
+        self._remember(old)
+        return made
 
     async def authenticate(self, token: str) -> Principal | None:
         """The principal of a token, or None when it is unknown, expired or revoked."""

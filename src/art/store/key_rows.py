@@ -7,6 +7,9 @@ import time
 from art.store.records import AuditRow, KeyRow
 from art.store.sql import Conn, dumps, insert, loads, one, rows
 
+NEVER = 2**63 - 1
+"""SQLite's largest id, which no row reaches."""
+
 
 def put_key(conn: Conn, key: KeyRow) -> None:
     """Insert or overwrite a key."""
@@ -30,13 +33,16 @@ def drop_expired(conn: Conn) -> int:
 
 
 def add_audit(conn: Conn, entry: AuditRow) -> None:
-    values = {**entry.model_dump(mode="json"), "detail": dumps(entry.detail)}
+    values = {**entry.model_dump(mode="json", exclude={"id"}), "detail": dumps(entry.detail)}
     insert(conn, "audit", values)
 
 
-def list_audit(conn: Conn, limit: int) -> list[AuditRow]:
-    """Newest first."""
+def list_audit(conn: Conn, limit: int, before: int | None) -> list[AuditRow]:
+    """Newest first; with `before` those with a smaller id."""
     found = rows(
-        conn, "SELECT time, key_id, action, target, detail FROM audit ORDER BY id DESC LIMIT ?", limit
+        conn,
+        "SELECT id, time, key_id, action, target, detail FROM audit WHERE id < ? ORDER BY id DESC LIMIT ?",
+        NEVER if before is None else before,
+        limit,
     )
     return [AuditRow.model_validate({**dict(row), "detail": loads(row["detail"])}) for row in found]

@@ -207,6 +207,8 @@ class KeyRow(BaseModel):
 class AuditRow(BaseModel):
     """One change, who made it and what it touched."""
 
+    id: int = 0
+    """Given by the store."""
     time: float = Field(default_factory=time.time)
     key_id: str | None
     action: str

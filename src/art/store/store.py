@@ -373,9 +373,9 @@ class Store:
     async def add_audit(self, entry: AuditRow) -> None:
         await self._db.write(lambda conn: key_rows.add_audit(conn, entry))
 
-    async def list_audit(self, limit: int = 1000) -> list[AuditRow]:
-        """Newest first."""
-        return await self._db.read(lambda conn: key_rows.list_audit(conn, limit))
+    async def list_audit(self, limit: int = 1000, *, before: int | None = None) -> list[AuditRow]:
+        """Newest first; with `before` those older than that id."""
+        return await self._db.read(lambda conn: key_rows.list_audit(conn, limit, before))
 
 
 def blob_path(project: str, rollout_id: str) -> str:

@@ -380,6 +380,11 @@ class CreatedKey(BaseModel):
     info: KeyInfo
 
 
+class RotateKey(Wire):
+    grace_seconds: float = Field(0.0, ge=0, le=30 * 24 * 3600)
+    """How long the old key goes on working beside the new one."""
+
+
 class KeyList(BaseModel):
     keys: list[KeyInfo]
     """Without the keys of single rollouts."""
