@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from chat_kit import Served
 
-from art.cli.key import seconds_of
+from art.cli._time import seconds_of
 from art.errors import ConfigError
 
 

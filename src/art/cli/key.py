@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
@@ -11,7 +10,7 @@ from urllib.parse import quote
 import typer
 
 from art.cli._served import Key, Path_, Url, backend_of, run_to_the_end
-from art.errors import ConfigError
+from art.cli._time import seconds_of
 
 if TYPE_CHECKING:
     from art.types.wire import KeyInfo
@@ -23,7 +22,6 @@ group = typer.Typer(
     help="Make, list, rotate and revoke a server's keys. Needs an admin key.",
 )
 KEYS = "/api/v1/keys"
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 RoleName = Literal["infer", "rollout", "train", "admin"]
 
 KeyId = Annotated[str, typer.Argument(help="The id that `art key list` shows.", metavar="KEY_ID")]
@@ -142,14 +140,6 @@ def revoke(
     typer.echo(
         json.dumps(answer, indent=2) if as_json else line(KeyInfo.model_validate(answer), now=time.time())
     )
-
-
-def seconds_of(text: str, option: str) -> float:
-    """`90s`, `30m`, `12h` or `30d` in seconds. ConfigError for anything else."""
-    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
-    if found is None:
-        raise ConfigError(f"{option} is {text!r}", hint="a number and s, m, h or d, such as 30m or 7d")
-    return int(found[1]) * UNITS[found[2]]
 
 
 def line(info: KeyInfo, *, now: float) -> str:

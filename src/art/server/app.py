@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from art.errors import ArtError, InfraError, InvalidInput, MethodNotAllowed, NotFound
-from art.server import api_audit, api_health, api_jobs, api_keys, api_models, api_rollouts
+from art.server import api_audit, api_data, api_health, api_jobs, api_keys, api_models, api_rollouts
 from art.server.dialects.anthropic import routes as anthropic_routes
 from art.server.dialects.chat import routes as chat_routes
 from art.server.dialects.completions import routes as completion_routes
@@ -31,7 +31,14 @@ logger = logging.getLogger(__name__)
 def api_routes() -> list[ApiRoute]:
     """The whole control API."""
     return api_health.routes(
-        [*api_models.ROUTES, *api_rollouts.ROUTES, *api_jobs.ROUTES, *api_keys.ROUTES, *api_audit.ROUTES]
+        [
+            *api_models.ROUTES,
+            *api_rollouts.ROUTES,
+            *api_jobs.ROUTES,
+            *api_keys.ROUTES,
+            *api_audit.ROUTES,
+            *api_data.ROUTES,
+        ]
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,16 @@ class BlobStore:
             return load(body)
         except SafetensorError as error:
             raise InvalidInput(f"the token file {file} holds no arrays at offset {ref.offset}") from error
+
+    def remove(self, paths: Sequence[str], *, dry_run: bool = False) -> int:
+        """Delete files; the number of those that were there. With `dry_run` only count."""
+        found = 0
+        for path in paths:
+            file = self._resolve(path)
+            found += file.exists()
+            if not dry_run:
+                file.unlink(missing_ok=True)
+        return found
 
     def sync(self, path: str) -> None:
         """Force `path` to the disk; a file that does not exist has nothing to force."""

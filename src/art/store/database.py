@@ -75,6 +75,15 @@ class Database:
         """Run on the reader thread; the connection refuses writes."""
         return await self._submit(self._reads, run)
 
+    async def flush(self) -> None:
+        """Bring everything that was committed into the file itself, so that the log beside it holds no deleted text."""
+
+        def run() -> None:
+            with contextlib.closing(self._connect()) as conn:
+                conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+        await asyncio.to_thread(run)
+
     async def _submit(self, waiting: queue.Queue[_Task | None], run: Callable[[sqlite3.Connection], T]) -> T:
         if self._closed:
             raise InfraError("the store is closed", hint="the server is stopping; start it again")
@@ -99,6 +108,7 @@ class Database:
         conn.row_factory = sqlite3.Row
         conn.execute("PRAGMA synchronous = FULL")
         conn.execute("PRAGMA foreign_keys = ON")
+        conn.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten, not only unlinked
         return conn
 
     def _write_loop(self) -> None:

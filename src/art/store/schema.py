@@ -119,6 +119,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE rollouts ADD COLUMN auxiliary TEXT NOT NULL DEFAULT 'detect'",
         "ALTER TABLE rollouts ADD COLUMN agent_rewards TEXT NOT NULL DEFAULT '{}'",
     ),
+    (
+        "CREATE INDEX logged_by_rollout ON logged_trajectories (rollout_id)",
+        "CREATE INDEX keys_by_rollout ON keys (rollout_id)",
+    ),
 )
 
 

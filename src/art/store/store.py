@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from art.store import call_rows, job_rows, key_rows, model_rows, rollout_rows, upstream_rows
+from art.store import call_rows, job_rows, key_rows, model_rows, purge, rollout_rows, upstream_rows
 from art.store.blobs import BlobStore
 from art.store.database import Database
+from art.store.purge import PurgeFilter
 from art.store.records import (
     AuditRow,
     CallText,
@@ -38,6 +39,7 @@ from art.types.policy import RolloutStatus
 from art.types.tokens import BlobRef, CallRecord
 from art.types.upstreams import UpstreamCall, UpstreamCallText
 from art.types.wire import JobEvent, JobResult
+from art.types.wire_purge import Purged
 
 DATABASE = "art.db"
 BLOBS = "blobs"
@@ -376,6 +378,19 @@ class Store:
     async def list_audit(self, limit: int = 1000, *, before: int | None = None) -> list[AuditRow]:
         """Newest first; with `before` those older than that id."""
         return await self._db.read(lambda conn: key_rows.list_audit(conn, limit, before))
+
+    async def purge(self, wanted: PurgeFilter, *, dry_run: bool = False) -> Purged:
+        """Delete what the filter names, for good, and tell what it was; with `dry_run` only tell. May be repeated."""
+        chosen = await self._db.read(lambda conn: purge.choose(conn, wanted))
+        for batch in chosen.batches():
+            files = [blob_path(project, name) for name, project in batch] + chosen.token_files
+            chosen.token_files.clear()
+            chosen.counts.token_files += await asyncio.to_thread(self.blobs.remove, files, dry_run=dry_run)
+            if not dry_run:
+                await self._db.write(lambda conn, batch=batch: purge.delete(conn, batch, wanted))
+        if not dry_run:
+            await self._db.flush()
+        return chosen.counts
 
 
 def blob_path(project: str, rollout_id: str) -> str:

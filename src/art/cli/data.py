@@ -1,0 +1,91 @@
+"""`art data`: what a server has recorded, as a whole."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from art.cli._served import Key, Path_, Url, backend_of, run_to_the_end
+from art.cli._time import seconds_of
+from art.errors import ConfigError
+from art.types.wire_purge import Purged, PurgeData
+
+group = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="What a server has recorded, as a whole.",
+)
+ROUTE = "/api/v1/data/purge"
+
+
+@group.callback()
+def root() -> None:
+    """What a server has recorded, as a whole."""
+
+
+@group.command()
+def purge(
+    *,
+    project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option(help="Only what ended at least so long ago: 90s, 30m, 12h or 90d.")
+    ] = None,
+    rollout: Annotated[list[str] | None, typer.Option(help="Only this rollout; may be given again.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would be deleted.")] = False,
+    url: Url = None,
+    key: Key = None,
+    path: Path_ = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Delete rollouts with their calls, texts and token files for good. Models and checkpoints stay.
+
+    Rollouts that run, and those that a training job is about to read, are kept. Backups are not touched.
+
+    Examples:
+
+      art data purge --project shop --older-than 90d
+
+      art data purge --rollout ro-5d41402abc4b2a76b9719d911017c592 --yes
+    """
+    if project is None and older_than is None and not rollout:
+        raise ConfigError(
+            "nothing says what to delete", hint="--project NAME, --older-than 90d, --rollout ID, or several"
+        )
+    age = None if older_than is None else seconds_of(older_than, "--older-than")
+    wanted = PurgeData(project=project, older_than_seconds=age, rollout_ids=rollout or None, dry_run=True)
+    with backend_of(url, key, path) as backend:
+        found = run_to_the_end(backend.connection.request("POST", ROUTE, body=wanted))
+        if not dry_run:
+            if not yes:
+                typer.confirm(f"Delete {line(Purged.model_validate(found))}?", abort=True, err=True)
+            wanted = wanted.model_copy(update={"dry_run": False})
+            found = run_to_the_end(backend.connection.request("POST", ROUTE, body=wanted))
+    told = Purged.model_validate(found)
+    typer.echo(
+        told.model_dump_json(indent=2)
+        if as_json
+        else f"{'would delete' if dry_run else 'deleted'} {line(told)}"
+    )
+
+
+def line(told: Purged) -> str:
+    """For a person."""
+    parts = [
+        f"{told.rollouts} rollouts",
+        f"{told.calls} calls",
+        f"{told.upstream_calls} calls to other models",
+        f"{told.logged_trajectories} logged trajectories",
+        f"{told.token_files} token files",
+    ]
+    kept = [
+        f"{count} {why}"
+        for count, why in (
+            (told.kept_running, "that run"),
+            (told.kept_in_jobs, "that a job is about to read"),
+        )
+        if count
+    ]
+    return ", ".join(parts) + (f"; kept: {', '.join(kept)}" if kept else "")
