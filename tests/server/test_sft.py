@@ -48,6 +48,17 @@ def result(taught: Trained, name: str, **body: Any) -> dict[str, Any]:
     return dict(job["result"])
 
 
+def test_after_a_rollback_the_steps_that_were_published_stay(taught: Trained, pupil: str) -> None:
+    for step in (1, 2):
+        assert result(taught, pupil)["step"] == step
+    taught.api("POST", f"models/p/{pupil}/rollback", {"step": 0})
+    assert result(taught, pupil)["step"] == 3
+    found = taught.api("GET", f"models/p/{pupil}/checkpoints")["checkpoints"]
+    assert [one["step"] for one in found] == [0, 1, 2, 3]
+    assert all(Path(one["path"], "adapter_model.safetensors").is_file() for one in found)
+    assert json.loads(Path(found[3]["path"], "manifest.json").read_text())["parent_step"] == 0
+
+
 def test_the_client_teaches_answers_and_the_server_gives_them(taught: Trained, pupil: str) -> None:
     async def teach() -> tuple[Any, dict[str, str]]:
         async with art.RemoteBackend(taught.server.url, taught.server.admin_key) as backend:

@@ -229,12 +229,12 @@ class Jobs:
         entry = self._versions.entry(info.project, info.name)
         assert job.batch is not None, "a started job has its place"
         assert job.parent_step is not None, "a started job has its place"
+        last = await self._store.last_step(*entry.key)
         if job.spec.sft is not None:
-            outcome = await self._train(sft_job(job, model, self._blob_dir))
+            outcome = await self._train(sft_job(job, model, self._blob_dir, last=last))
         elif not job.spec.groups:
             outcome = TrainOutcome(step=job.parent_step, published=False, reason=NOTHING_TO_TRAIN)
         else:
-            last = await self._store.last_step(*entry.key)
             outcome = await self._train(self._train_job(job, model, last))
         # A trained step is published and recorded whole: a cancellation that comes now comes too late.
         ending = asyncio.create_task(self._end(job, entry, outcome), name=f"{info.job_id}-end")

@@ -127,8 +127,11 @@ def _left_out(index: int, size: int, limit: int) -> SelectedTrajectory:
     return SelectedTrajectory(group=0, index=index, outcome=outcome)
 
 
-def sft_job(job: JobRow, model: ModelRow, blob_dir: Path) -> SftJob:
-    """What the trainer gets of a started job."""
+def sft_job(job: JobRow, model: ModelRow, blob_dir: Path, *, last: int) -> SftJob:
+    """What the trainer gets of a started job.
+
+    `last`: the model's highest step so far, which is its parent unless `latest` was rolled back.
+    """
     assert job.spec.sft is not None, "a job of kind sft has its examples"
     assert job.batch is not None, "a started job has its place"
     assert job.parent_step is not None, "a started job has its place"
@@ -141,7 +144,7 @@ def sft_job(job: JobRow, model: ModelRow, blob_dir: Path) -> SftJob:
         model_dir=model.model_dir,
         blob_dir=str(blob_dir),
         parent_step=job.parent_step,
-        step=job.parent_step + 1,
+        step=max(last, job.parent_step) + 1,
         lora=model.config.lora,
         sft=job.spec.sft,
         history=model.config.history,

@@ -59,7 +59,7 @@ def train_sft(trainer: Trainer, job: SftJob, *, on_progress: OnProgress) -> Trai
     store.remove_leftovers()
     if recorded := store.find_job(job.job_id, after=job.parent_step):
         return recorded
-    if aside := store.set_aside(after=job.parent_step):
+    if aside := store.set_aside(after=job.step - 1):
         log.warning("set aside, because they were never recorded: %s", ", ".join(map(str, aside)))
     on_progress(Progress(phase="samples", done=0, total=1))
     examples = Examples.load(job)
