@@ -82,6 +82,16 @@ async def choose_model(backend: ServerBackend, name: str | None, base_model: str
         said.cancel()
 
 
+async def find_model(backend: ServerBackend, name: str | None) -> wire.ModelInfo:
+    """What the server knows of a model, without registering any. Raises as `choose_model`."""
+    from art.types import wire
+
+    answer = await backend.connection.request("GET", "/api/v1/models")
+    found = _find(wire.ModelList.model_validate(answer).models, name, None)
+    assert found is not None, "without a base model it is found, or an error"
+    return found
+
+
 async def _chosen(backend: ServerBackend, name: str | None, base_model: str | None) -> Chosen:
     from art.types import wire
 

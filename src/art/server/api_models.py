@@ -31,7 +31,11 @@ async def list_checkpoints(call: ApiCall) -> wire.CheckpointList:
     return wire.CheckpointList(
         checkpoints=[
             wire.Checkpoint(
-                step=row.info.step, path=row.info.path, created_at=row.info.created_at, metrics=row.metrics
+                step=row.info.step,
+                path=row.info.path,
+                created_at=row.info.created_at,
+                metrics=row.metrics,
+                parent_step=row.parent_step,
             )
             for row in rows
         ]

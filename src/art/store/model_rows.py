@@ -66,8 +66,8 @@ def list_checkpoints(conn: Conn, project: str, name: str) -> list[CheckpointRow]
     """Oldest first, without deleted ones."""
     found = rows(
         conn,
-        "SELECT info, metrics, job_id FROM checkpoints"
-        " WHERE project = ? AND name = ? AND deleted_at IS NULL ORDER BY step",
+        "SELECT info, metrics, job_id, (SELECT parent_step FROM jobs WHERE jobs.job_id = checkpoints.job_id)"
+        " AS parent_step FROM checkpoints WHERE project = ? AND name = ? AND deleted_at IS NULL ORDER BY step",
         project,
         name,
     )
@@ -76,6 +76,7 @@ def list_checkpoints(conn: Conn, project: str, name: str) -> list[CheckpointRow]
             info=CheckpointInfo.model_validate_json(row["info"]),
             metrics=loads(row["metrics"]),
             job_id=row["job_id"],
+            parent_step=row["parent_step"],
         )
         for row in found
     ]

@@ -58,6 +58,8 @@ class CheckpointRow(BaseModel):
     info: CheckpointInfo
     metrics: dict[str, float] = Field(default_factory=dict)
     job_id: str | None = None
+    parent_step: int | None = None
+    """The step that its job began with; None where no job made it."""
 
 
 class RolloutRow(BaseModel):

@@ -134,6 +134,8 @@ class Checkpoint(BaseModel):
     path: str
     created_at: float
     metrics: dict[str, float] = Field(default_factory=dict)
+    parent_step: int | None = None
+    """The step it was trained from; None for the first one."""
 
 
 class CheckpointList(BaseModel):
