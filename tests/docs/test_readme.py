@@ -89,7 +89,7 @@ def run_python(place: Place, block: Block) -> None:
         run_rollouts(place, rollouts)
     file = place.folder / "program.py"
     file.write_text(place.cheap(block.text))
-    key = {"ART_KEY": place.key} if "ART_KEY" in block.text else {}
+    key = {"ART_API_KEY": place.key} if "ART_API_KEY" in block.text else {}
     done = place.run([sys.executable, str(file)], **key)
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stdout.strip(), "a program of the documentation shows something"
@@ -162,7 +162,7 @@ def run_curl(place: Place, text: str) -> None:
     register = (
         "import asyncio, art, os\n"
         f"model = art.TrainableModel(name='my-agent', project='my-project', base_model='{BASE_MODEL}')\n"
-        "backend = art.RemoteBackend('http://127.0.0.1:7999', key=os.environ['ART_KEY'])\n"
+        "backend = art.RemoteBackend('http://127.0.0.1:7999', key=os.environ['ART_API_KEY'])\n"
         "async def main():\n    await model.register(backend)\n    await backend.close()\n"
         "asyncio.run(main())\nprint('registered')\n"
     )

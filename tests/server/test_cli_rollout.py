@@ -284,15 +284,15 @@ def test_a_long_scenario_comes_as_a_file(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "program", "said"),
+    ("options", "program", "said", "status"),
     [
-        ([], ["no-such-program"], "no program 'no-such-program'"),
-        (["--scenario", "{Oslo}"], ["true"], "--scenario is no JSON"),
-        (["--path", "x"], ["true"], "two servers"),
-        (["--base-model", "elsewhere"], ["true"], "another base model"),
-        (["--model", "alpha"], ["true"], "several models"),
-        (["--model", "tests/nobody"], ["true"], "no model tests/nobody"),
-        (["--key", "wrong"], ["true"], "not known"),
+        ([], ["no-such-program"], "no program 'no-such-program'", 2),
+        (["--scenario", "{Oslo}"], ["true"], "--scenario is no JSON", 2),
+        (["--path", "x"], ["true"], "two servers", 2),
+        (["--base-model", "elsewhere"], ["true"], "another base model", 1),
+        (["--model", "alpha"], ["true"], "several models", 2),
+        (["--model", "tests/nobody"], ["true"], "no model tests/nobody", 1),
+        (["--key", "wrong"], ["true"], "not known", 1),
     ],
 )
 def test_what_cannot_work_is_said_and_runs_nothing(
@@ -300,10 +300,11 @@ def test_what_cannot_work_is_said_and_runs_nothing(
     options: list[str],
     program: list[str],
     said: str,
+    status: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert command.here(monkeypatch, "rollout", *options, program=program) == 1
+    assert command.here(monkeypatch, "rollout", *options, program=program) == status
     assert said in capsys.readouterr().err
 
 

@@ -118,7 +118,7 @@ def test_the_command_asks(served: Served, record: Callable[..., str]) -> None:
         assert done.returncode == exit_status, done.stderr + done.stdout
         return done
 
-    assert "nothing says what to delete" in art(exit_status=1).stderr
+    assert "nothing says what to delete" in art(exit_status=2).stderr
     assert "would delete 1 rollouts" in art("--rollout", rollout_id, "--dry-run").stdout
     assert "Delete 1 rollouts, 1 calls" in art("--rollout", rollout_id, typed="n\n", exit_status=1).stderr
     assert status(served, rollout_id) == 200

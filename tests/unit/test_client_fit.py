@@ -209,14 +209,27 @@ def outcomes(*statuses: str) -> list[dict[str, Any]]:
     ]
 
 
+def test_a_fit_that_is_stopped_says_where_it_goes_on(
+    gateway: FakeGateway, model: art.TrainableModel[Any, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway.batch = 1
+
+    async def stop(model: Any, scenario: Any) -> float:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        fit(model, stop, [1], steps=5, verbose=True)
+    assert "m: stopped after batch 1 of 5; run again, it goes on there\n" in capsys.readouterr().err
+
+
 def test_a_fit_with_nothing_left_to_do_says_so(
     gateway: FakeGateway, model: art.TrainableModel[Any, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     gateway.batch = 2
     result = fit(model, rollout, [1], verbose=True)
     assert capsys.readouterr().err == (
-        "m: all 2 batches are done already and step 0 is published; give more steps, "
-        "or another model name for a fresh start\n"
+        "m: all 2 batches are done already, and nothing was learned from them (step 0 is published); "
+        "steps=3 or more goes on, another model name is a fresh start\n"
     )
     assert (result.steps, result.published, result.note) == ([], 0, "")
     fit(model, rollout, [1], steps=1, verbose=True)

@@ -91,7 +91,9 @@ async def _cancel(connection: Connection, job_id: str) -> None:
     try:
         async with asyncio.timeout(CANCEL_SECONDS):
             await connection.api.cancel_job(job_id)
-    except (ArtError, TimeoutError, httpx2.TransportError) as error:
+    except TimeoutError:
+        log.warning("job %s could not be cancelled: no answer within %.0f s", job_id, CANCEL_SECONDS)
+    except (ArtError, httpx2.TransportError) as error:
         log.warning("job %s could not be cancelled: %s", job_id, error)
 
 

@@ -16,11 +16,14 @@ class RemoteBackend(ServerBackend):
     `server/admin.key` in its folder.
     """
 
-    def __init__(self, url: str, key: str, *, train_timeout: float = TRAIN_SECONDS) -> None:
+    def __init__(self, url: str, key: str | None = None, *, train_timeout: float = TRAIN_SECONDS) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ConfigError(f"{url!r} is no server address", hint='give one like "http://127.0.0.1:7999"')
         if not key:
-            raise ConfigError("RemoteBackend needs a key", hint="the server's folder holds server/admin.key")
+            raise ConfigError(
+                "RemoteBackend needs a key",
+                hint='key=os.environ["ART_API_KEY"]; the server\'s own lies in server/admin.key in its folder',
+            )
         url = url.rstrip("/").removesuffix("/v1")  # the base URL that agents are given, by habit
         super().__init__(FixedEndpoint(url, key), train_timeout=train_timeout)

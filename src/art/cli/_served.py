@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from art.cli._usage import WrongUsage
 from art.errors import ConfigError, NotFound
 from art.utils.console import say
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SLOW_SECONDS = 3.0
 """Of silence, before a person is told what is being waited for."""
+REMIND_SECONDS = 30.0
+"""Between two such lines."""
 
 Url = Annotated[str | None, typer.Option(help="A server that runs already, e.g. http://127.0.0.1:7999.")]
 Key = Annotated[str | None, typer.Option(help="Its key.", envvar="ART_API_KEY", show_envvar=True)]
@@ -57,9 +60,9 @@ def backend_of(url: str | None, key: str | None, path: Path | None) -> ServerBac
 
         return LocalBackend(path=path)
     if path is not None:
-        raise ConfigError("--url and --path name two servers", hint="give one of them")
+        raise WrongUsage("--url and --path name two servers", hint="give one of them")
     if not key:
-        raise ConfigError(
+        raise WrongUsage(
             "--url needs a key",
             hint="--key KEY, or ART_API_KEY in the environment; the server's own lies in server/admin.key",
         )
@@ -73,13 +76,22 @@ async def choose_model(backend: ServerBackend, name: str | None, base_model: str
 
     NotFound, or ConfigError when the name is missing and there is not exactly one model.
     """
-    said = asyncio.get_running_loop().call_later(
-        SLOW_SECONDS, say, "waiting for the server to start and to read the base model (up to a minute)"
-    )
+    telling = asyncio.create_task(_tell_of_waiting(), name="waiting")
     try:
         return await _chosen(backend, name, base_model)
     finally:
-        said.cancel()
+        telling.cancel()
+
+
+async def _tell_of_waiting() -> None:
+    """Say what takes so long, again and again: the first use of a model converts it, which takes minutes on a busy machine."""
+    waited = SLOW_SECONDS
+    await asyncio.sleep(waited)
+    say("waiting for the server and for the base model to be read; its first use converts it")
+    while True:
+        await asyncio.sleep(REMIND_SECONDS)
+        waited += REMIND_SECONDS
+        say(f"still waiting ({waited:.0f} s); the server's logs/trainer.log tells what the trainer does")
 
 
 async def find_model(backend: ServerBackend, name: str | None) -> wire.ModelInfo:
@@ -125,7 +137,7 @@ def _split(name: str) -> tuple[str, int | None]:
     if not at:
         return wanted, None
     if not step.isdecimal():
-        raise ConfigError(
+        raise WrongUsage(
             f"{name!r} names no step", hint="--model project/name@3, or without @ for the latest"
         )
     return wanted, int(step)
@@ -136,7 +148,7 @@ def _find(models: list[wire.ModelInfo], wanted: str | None, base_model: str | No
     if wanted is None:
         if len(models) == 1 and base_model is None:
             return models[0]
-        raise ConfigError(
+        raise WrongUsage(
             "--model is missing",
             cause=f"the server's models: {names}",
             hint="--model project/name; with --base-model a new one is registered",
@@ -145,7 +157,7 @@ def _find(models: list[wire.ModelInfo], wanted: str | None, base_model: str | No
     if len(found) == 1:
         return found[0]
     if found:
-        raise ConfigError(f"{wanted} is the name of several models", hint=f"name the project too: {names}")
+        raise WrongUsage(f"{wanted} is the name of several models", hint=f"name the project too: {names}")
     if base_model is None:
         raise NotFound(
             f"the server has no model {wanted}",
@@ -160,7 +172,7 @@ def _new_model(wanted: str, base_model: str) -> TrainableModel[Any, Any]:
 
     project, _, name = wanted.rpartition("/")
     if not project or not name:
-        raise ConfigError(f"a new model needs a project, {wanted!r} has none", hint="--model project/name")
+        raise WrongUsage(f"a new model needs a project, {wanted!r} has none", hint="--model project/name")
     return TrainableModel(name=name, project=project, base_model=base_model)
 
 

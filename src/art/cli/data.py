@@ -8,7 +8,7 @@ import typer
 
 from art.cli._served import Key, Path_, Url, backend_of, run_to_the_end
 from art.cli._time import seconds_of
-from art.errors import ConfigError
+from art.cli._usage import WrongUsage
 from art.types.wire_purge import Purged, PurgeData
 
 group = typer.Typer(
@@ -51,7 +51,7 @@ def purge(
       art data purge --rollout ro-5d41402abc4b2a76b9719d911017c592 --yes
     """
     if project is None and older_than is None and not rollout:
-        raise ConfigError(
+        raise WrongUsage(
             "nothing says what to delete", hint="--project NAME, --older-than 90d, --rollout ID, or several"
         )
     age = None if older_than is None else seconds_of(older_than, "--older-than")

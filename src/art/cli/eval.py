@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from art.cli._served import Key, ModelName, Path_, Url, backend_of, choose_model, run_to_the_end
-from art.errors import ConfigError, InvalidInput
+from art.cli._usage import WrongUsage
+from art.errors import InvalidInput
 
 if TYPE_CHECKING:
     from art.evals.comparison import Comparison
@@ -115,7 +116,7 @@ def _show(result: EvalResult, comparison: Comparison | None, *, as_json: bool) -
 def _refuse_with_base_url(**options: object) -> None:
     for name, value in options.items():
         if value is not None:
-            raise ConfigError(
+            raise WrongUsage(
                 f"--{name} would be ignored", cause="--base-url names the service", hint="give one of them"
             )
 
@@ -150,9 +151,7 @@ async def _plain(
     from art.model import Model
 
     if not name:
-        raise ConfigError(
-            "--base-url needs --model NAME", hint="the name that the service knows the model by"
-        )
+        raise WrongUsage("--base-url needs --model NAME", hint="the name that the service knows the model by")
     model: Model[Any, Any] = Model(
         name="evaluated",
         project="eval",

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import typer
 
 from art.cli._served import Key, Path_, Url, backend_of, run_to_the_end
+from art.cli._usage import WrongUsage
 from art.errors import NotFound
 from art.types.explain import ExplainedCall, ExplainedChoice, Explanation
 
@@ -37,6 +38,12 @@ def command(
 
       art explain ro-5d41402abc4b2a76b9719d911017c592 --tokens --url http://gpu:7999
     """
+    if "/" in rollout:
+        raise WrongUsage(
+            f"{rollout!r} is no rollout's id",
+            cause="project/name is a model",
+            hint="a run and `art rollout` print the ids of their rollouts; they begin with ro-",
+        )
     if url is None and not (Path(path or ".art") / "server" / "art.db").exists():
         raise NotFound(
             f"{path or '.art'} is no server's folder",

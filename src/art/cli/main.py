@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from art.errors import ArtError
 
 EXIT_ERROR = 1
+EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
@@ -80,8 +81,10 @@ def main() -> None:
     try:
         app()
     except ArtError as error:
+        from art.cli._usage import WrongUsage
+
         report(error)
-        sys.exit(EXIT_ERROR)
+        sys.exit(EXIT_USAGE if isinstance(error, WrongUsage) else EXIT_ERROR)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
 

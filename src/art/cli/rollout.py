@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from art.cli._served import BaseModel, Key, ModelName, Path_, Url, backend_of, choose_model, run_to_the_end
-from art.errors import ConfigError
+from art.cli._usage import WrongUsage
 from art.types.policy import Purpose
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def program_of(
     from art.rollouts.command import PROGRAM_SECONDS, Program
 
     if shutil.which(program[0]) is None:
-        raise ConfigError(
+        raise WrongUsage(
             f"there is no program {program[0]!r}",
             hint="it is looked for in PATH; a file here is ./name, and must be executable",
         )
@@ -144,7 +144,7 @@ def scenario_of(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ConfigError(
+        raise WrongUsage(
             f"{where} is no JSON", cause=str(error), hint='a text needs quotes of its own: "\\"Oslo\\""'
         ) from error
 

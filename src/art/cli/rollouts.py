@@ -21,6 +21,7 @@ from art.cli._served import (
     choose_model,
     run_to_the_end,
 )
+from art.cli._usage import WrongUsage
 from art.cli.rollout import (
     CONTEXT,
     NO_REWARD,
@@ -88,9 +89,9 @@ def command(
     given = read_scenarios(scenarios)
     made = program_of(program, reward_command, timeout)
     if train and (purpose is Purpose.EVALUATE or "@" in (model or "")):
-        raise ConfigError("--train needs runs of the latest step with --purpose train")
+        raise WrongUsage("--train needs runs of the latest step with --purpose train")
     if learning_rate is not None and not train:
-        raise ConfigError("--learning-rate would be ignored", hint="add --train")
+        raise WrongUsage("--learning-rate would be ignored", hint="add --train")
     draws = secrets.randbelow(2**31) if seed is None else seed
     runner = {"size": group, "concurrency": concurrency, "seed": draws, "purpose": purpose}
     settings = {"learning_rate": learning_rate} if train else None

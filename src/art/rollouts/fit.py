@@ -27,6 +27,7 @@ from art.rollouts.fit_report import (
     examples_of,
     nothing_learned,
     progress_line,
+    stopped,
     where_it_stands,
 )
 from art.rollouts.gather import gather_trajectories, gather_trajectory_groups
@@ -96,7 +97,11 @@ async def fit(
     done: list[FitStep] = []
     while batch < steps:
         chosen = scenarios_of_batch(scenarios, batch, groups_per_step, seed)
-        report = await runner.batch(chosen, batch, first=not done)
+        try:
+            report = await runner.batch(chosen, batch, first=not done)
+        except asyncio.CancelledError:
+            tell(stopped(model.name, batch=batch, steps=steps))
+            raise
         batch = report.batch
         if eval_scenarios and (batch >= steps or (eval_every is not None and batch % eval_every == 0)):
             measured = await runner.evaluate(eval_scenarios, eval_rollouts, report.step)

@@ -109,10 +109,20 @@ def where_it_stands(model: str, *, batch: int, step: int, steps: int) -> str:
     done = "the one batch is" if batch == 1 else f"all {batch} batches are"
     if batch > steps:
         done = f"{batch} batches, more than steps={steps}, are"
+    if step == 0:
+        return (
+            f"{model}: {done} done already, and nothing was learned from them (step 0 is published); "
+            f"steps={batch + 1} or more goes on, another model name is a fresh start"
+        )
     return (
         f"{model}: {done} done already and step {step} is published; "
         "give more steps, or another model name for a fresh start"
     )
+
+
+def stopped(model: str, *, batch: int, steps: int) -> str:
+    """What a fit says that is cancelled, by Ctrl-C for one."""
+    return f"{model}: stopped after batch {batch} of {steps}; run again, it goes on there"
 
 
 def why(report: FitStep) -> str:

