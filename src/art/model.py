@@ -15,7 +15,7 @@ from typing_extensions import TypeVar
 
 from art.backends.handover import as_groups, log_request
 from art.backends.options import internal_config, model_config, one_name, refuse_server_options, require_json
-from art.config.model import LoraConfig, ModelConfig
+from art.config.model import LoraConfig, ModelConfig, refuse_quantization
 from art.errors import ConfigError
 from art.missing import MODEL, explain
 from art.trajectories import Trajectory, TrajectoryGroup
@@ -307,8 +307,8 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         _internal_config: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        settings = {"name": one_name(name, run_name), **internal_config(_internal_config), **fields}
-        settings.update({} if lora is None else {"lora": lora})
+        settings = internal_config(_internal_config) | refuse_quantization(fields)
+        settings |= {"name": one_name(name, run_name)} | ({} if lora is None else {"lora": lora})
         super().__init__(project=project, base_model=str(base_model), **settings)
         self._given_config = dict(_internal_config or {})
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from art.errors import UnsupportedOption
 
 
 class LoraConfig(BaseModel):
@@ -28,6 +32,16 @@ class LoraConfig(BaseModel):
     """Linear layers that get an adapter: all of a Llama block."""
     seed: int = 0
     """Of the initial A matrices."""
+    rslora: bool = False
+    """Scale by alpha / sqrt(r) instead, so that a larger rank learns as fast (rsLoRA, arXiv:2312.03732)."""
+    dora: bool = False
+    """Train the length of each row of a matrix apart from its direction (DoRA, arXiv:2402.09353): one more number
+    for each row, and a slower step."""
+
+    @property
+    def scale(self) -> float:
+        """What B A is multiplied by."""
+        return self.alpha / (math.sqrt(self.r) if self.rslora else self.r)
 
 
 class ModelConfig(BaseModel):
@@ -48,3 +62,25 @@ class ModelConfig(BaseModel):
     """How the model writes tool calls (`hermes`, `llama3`, ...); None is chosen from the chat template."""
     reasoning_parser: str | None = None
     """How the model writes its reasoning (`think`, ..., or `none`); None is chosen from the chat template."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_what_is_not_implemented(cls, data: Any) -> Any:
+        return refuse_quantization(data) if isinstance(data, dict) else data
+
+
+QUANTIZATION = ("quantization", "quantization_config", "load_in_4bit", "load_in_8bit")
+"""Words for base weights of 4 or 8 bits."""
+
+
+def refuse_quantization(options: Mapping[str, Any], *, within: str = "") -> dict[str, Any]:
+    """`options` without those that ask for no quantisation. UnsupportedOption names one that asks for some."""
+    for name in QUANTIZATION:
+        if options.get(name):
+            raise UnsupportedOption(
+                f"{within}{name}={options[name]!r} cannot be applied",
+                cause="engine and trainer hold the base model in bfloat16 or float32; were its weights rounded to 4 or "
+                "8 bits in the trainer alone, the model that is trained would not be the one that is served",
+                hint=f"leave {name} out",
+            )
+    return {name: value for name, value in options.items() if name not in QUANTIZATION}

@@ -2,7 +2,7 @@
 
     checkpoints/0012/
       adapter_config.json  adapter_model.safetensors    the adapter, as PEFT reads it
-      optimizer.safetensors                             Adam's moments; no tensors at step 0
+      optimizer.safetensors                             the optimizer's state; no tensors at step 0
       trainer_state.json                                random state, batch counter, optimizer updates
       manifest.json                                     where it comes from, and the files' sha256
 
@@ -19,7 +19,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +53,26 @@ class TrainerState(BaseModel):
     batch: int = 0
     updates: int = 0
     """Optimizer updates since step 0."""
+    sft_updates: int = 0
+    """Those of them that were of supervised fine-tuning."""
+    optimizers: dict[str, str] = Field(default_factory=dict)
+    """The optimizer whose state is saved, by kind of job: "rl", "sft". AdamW where a kind is missing."""
     torch_rng: str = ""
     """torch.get_rng_state(), base64."""
 
     @classmethod
-    def capture(cls, *, batch: int, updates: int) -> TrainerState:
+    def capture(
+        cls, *, batch: int, updates: int, sft_updates: int = 0, optimizers: Mapping[str, str] | None = None
+    ) -> TrainerState:
         """The state of this process's generator, with the given counters."""
         state = base64.b64encode(torch.get_rng_state().numpy().tobytes()).decode()
-        return cls(batch=batch, updates=updates, torch_rng=state)
+        return cls(
+            batch=batch,
+            updates=updates,
+            sft_updates=sft_updates,
+            optimizers=dict(optimizers or {}),
+            torch_rng=state,
+        )
 
     def restore_rng(self) -> None:
         """Continue the generator where the checkpoint left it."""
@@ -216,7 +228,7 @@ class CheckpointStore:
         return self._load(step, ADAPTER)
 
     def load_optimizer(self, step: int) -> dict[str, Tensor]:
-        """Adam's moments by parameter name, checked against the manifest."""
+        """The optimizer's state by parameter name, checked against the manifest."""
         return self._load(step, OPTIMIZER)
 
     def load_state(self, step: int) -> TrainerState:

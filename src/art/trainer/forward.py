@@ -33,6 +33,9 @@ TREE_BOUND_BF16 = 0.06
 
 Dtype = Literal["auto", "fp32", "bf16"]
 
+MAGNITUDE = "lora_magnitude_vector"
+"""PEFT's name of DoRA's lengths; in files without `.weight`."""
+
 
 def choose_dtype(asked: Dtype) -> tuple[torch.dtype, str]:
     """The base weights' type, and why. bfloat16 where the machine multiplies it in hardware."""
@@ -242,6 +245,8 @@ class Policy:
 
 def file_name(parameter: str) -> str:
     """The name that PEFT saves a parameter under: without the adapter's own name."""
+    if parameter.endswith(f"{MAGNITUDE}.default.weight"):
+        return parameter.removesuffix(".default.weight")
     return parameter.replace(".default.", ".").removesuffix(".default")
 
 
@@ -261,6 +266,6 @@ def adapter_config(lora: LoraConfig, base: str) -> dict[str, Any]:
         "rank_pattern": {},
         "alpha_pattern": {},
         "fan_in_fan_out": False,
-        "use_dora": False,
-        "use_rslora": False,
+        "use_dora": lora.dora,
+        "use_rslora": lora.rslora,
     }

@@ -107,9 +107,12 @@ class Layer:
     gate_up: FusedLinear
     down: FusedLinear
 
+    def linears(self) -> tuple[FusedLinear, ...]:
+        return self.qkv, self.out, self.gate_up, self.down
+
     def adapters(self) -> Iterator[Adapter]:
         """In the order of the model's modules."""
-        for linear in (self.qkv, self.out, self.gate_up, self.down):
+        for linear in self.linears():
             yield from linear.adapters
 
 
@@ -144,10 +147,10 @@ class LlamaBody:
         self.device = self._embedding_V_E.device
         self._adapted = True
         self.parameters = {
-            f"base_model.model.{adapter.name}.lora_{letter}.default.weight": matrix
+            f"base_model.model.{adapter.name}.{name}": parameter
             for layer in layers
             for adapter in layer.adapters()
-            for letter, matrix in (("A", adapter.a_R_I), ("B", adapter.b_O_R))
+            for name, parameter in adapter.parameters()
         }
 
     @classmethod
@@ -174,7 +177,8 @@ class LlamaBody:
 
     @property
     def activation_numbers(self) -> int:
-        return activation_numbers(self.config)
+        stretched = sum(len(one.weight_O_I) for layer in self._layers for one in layer.linears() if one.dora)
+        return activation_numbers(self.config) + stretched
 
     def hidden(self, token_S: Tensor, depth_S: Tensor, blocks: Plan | None) -> Tensor:
         """[S, E] after the last norm. Without `blocks` the tokens are one sequence, computed by torch's attention."""
@@ -281,11 +285,15 @@ class _Builder:
             start = end
         if biases and len(biases) != len(weights):
             raise ConfigError("only some matrices of a layer have a bias")
+        weight_O_I = torch.cat(weights)
+        if self.lora.dora:
+            for adapter in adapters:
+                adapter.add_magnitude(weight_O_I)
         return FusedLinear(
-            torch.cat(weights),
+            weight_O_I,
             torch.cat(biases) if biases else None,
             adapters,
-            self.lora.alpha / self.lora.r,
+            self.lora.scale,
             merge=self.merge,
         )
 

@@ -43,11 +43,14 @@ class PeftBody:
             )
         model.to("cuda" if torch.cuda.is_available() else "cpu")
         model.eval()
+        head = model.get_output_embeddings()
         shape = peft.LoraConfig(
             r=lora.r,
             lora_alpha=lora.alpha,
             target_modules=list(lora.target_modules),
             lora_dropout=0.0,
+            use_rslora=lora.rslora,
+            use_dora=lora.dora,
             bias="none",
             task_type="CAUSAL_LM",
             base_model_name_or_path=str(base),
@@ -56,6 +59,12 @@ class PeftBody:
             torch.manual_seed(lora.seed)
             with boundary("attaching the adapter", ConfigError, hint="check lora.target_modules"):
                 wrapped = peft.get_peft_model(model, shape, autocast_adapter_dtype=True)
+        if wrapped.get_base_model().get_output_embeddings() is not head:
+            raise ConfigError(
+                "an adapter on the LM head cannot be trained",
+                cause="the trainer computes log-probabilities in chunks with the head's own weights",
+                hint="leave the head out of lora.target_modules",
+            )
         return cls(wrapped)
 
     @property
