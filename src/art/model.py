@@ -279,13 +279,13 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
 
 
 class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
-    """A LoRA lineage `project/name` on a base model.
+    """A lineage `project/name` of trained steps on a base model.
 
-    `base_model`: a folder, or a hub id. `run_name` is another word for `name`. `lora`, `initial_adapter`, `history`,
-    `chat_template`, `tool_parser` and `reasoning_parser` are fixed at registration (see config.model.ModelConfig).
+    `base_model`: a folder, or a hub id. `run_name`: another word for `name`. The others: config.model.ModelConfig.
     """
 
     base_model: str
+    training: str = "lora"
     lora: LoraConfig = LoraConfig()
     initial_adapter: str | None = None
     history: str = "keep"

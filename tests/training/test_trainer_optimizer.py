@@ -96,9 +96,7 @@ def weights() -> dict[str, torch.nn.Parameter]:
     return {"a.weight": torch.nn.Parameter(torch.randn(5, 7, generator=generator, dtype=torch.float64))}
 
 
-def apply(
-    parameters: dict[str, torch.nn.Parameter], optimizer: Optimizer, given: list[Matrix]
-) -> None:
+def apply(parameters: dict[str, torch.nn.Parameter], optimizer: Optimizer, given: list[Matrix]) -> None:
     for gradient in given:
         optimizer.set_step_size(RATE)
         parameters["a.weight"].grad = gradient.clone()
@@ -134,9 +132,7 @@ def test_momentum_that_was_switched_off_is_forgotten() -> None:
     moving = OptimizerConfig(optimizer="sgd", sgd_momentum=0.9)
     first = Optimizer(parameters, moving, NOTHING)
     apply(parameters, first, gradients(1))
-    plain = Optimizer(
-        parameters, OptimizerConfig(optimizer="sgd"), Saved("sgd", first.state())
-    )
+    plain = Optimizer(parameters, OptimizerConfig(optimizer="sgd"), Saved("sgd", first.state()))
     assert not plain.state()
 
 
@@ -152,7 +148,7 @@ def direct_rate(count: int, *, method: str, warmup: int, total: int, floor: floa
     """For a peak of 1."""
     if count < warmup:
         return (count + 1) / (warmup + 1)
-    left = max(0.0, 1 - (count - warmup) / max(1, total - warmup))
+    left = 1 - (count - warmup) / (total - warmup) if count < total else 0.0
     if method == "constant":
         return 1.0
     return floor + (1 - floor) * (left if method == "linear" else 0.5 - 0.5 * math.cos(math.pi * left))
@@ -281,7 +277,9 @@ def step(trainer: Trainer, recorder: Recorder, parent: int, **config: Any) -> Tr
     )
 
 
-def sft(trainer: Trainer, recorder: Recorder, order: list[int], *, parent: int, **options: Any) -> TrainOutcome:
+def sft(
+    trainer: Trainer, recorder: Recorder, order: list[int], *, parent: int, **options: Any
+) -> TrainOutcome:
     """A call on some of eight examples, two of them an update."""
     generator = np.random.default_rng(0)
     sequences = [

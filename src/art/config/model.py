@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -51,6 +51,9 @@ class ModelConfig(BaseModel):
 
     base_model: str
     """A folder, or a hub id such as HuggingFaceTB/SmolLM2-135M-Instruct."""
+    training: Literal["lora", "full"] = "lora"
+    """`lora` trains an adapter. `full` trains all weights, of a small model: 20 bytes of memory a weight, 12 on the disk
+    for each step kept, and the engine holds a whole copy of each step it serves."""
     lora: LoraConfig = Field(default_factory=lambda: LoraConfig())
     initial_adapter: str | None = None
     """Folder of a PEFT adapter to start from; None starts at the base model."""
@@ -62,6 +65,23 @@ class ModelConfig(BaseModel):
     """How the model writes tool calls (`hermes`, `llama3`, ...); None is chosen from the chat template."""
     reasoning_parser: str | None = None
     """How the model writes its reasoning (`think`, ..., or `none`); None is chosen from the chat template."""
+
+    @property
+    def adapter(self) -> LoraConfig | None:
+        """What is trained; None where it is all weights."""
+        return self.lora if self.training == "lora" else None
+
+    @model_validator(mode="after")
+    def _refuse_an_idle_adapter(self) -> Self:
+        if self.training == "full":
+            for name, default in (("lora", LoraConfig()), ("initial_adapter", None)):
+                if getattr(self, name) != default:
+                    raise UnsupportedOption(
+                        f"{name}={getattr(self, name)!r} cannot be applied",
+                        cause='training="full" trains all weights and has no adapter',
+                        hint=f"leave {name} out",
+                    )
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -36,7 +36,6 @@ class TrainSFTConfig(OptimizerConfig):
                 raise ValueError(f"TrainSFTConfig has no option {name!r}; {hint}")
         return data
 
-
     @model_validator(mode="after")
     def _one_schedule(self) -> Self:
         require_rate(self, self.learning_rate)
@@ -59,10 +58,13 @@ class ResolvedSFTConfig(OptimizerConfig):
     batch_size: int = Field(ge=1)
 
 
-def resolve(config: TrainSFTConfig, *, examples: int, parameters: int) -> tuple[ResolvedSFTConfig, list[str]]:
+def resolve(
+    config: TrainSFTConfig, *, examples: int, parameters: int, whole: bool = False
+) -> tuple[ResolvedSFTConfig, list[str]]:
     """The config of a call on `examples` trajectories, and the choices that were made with their reasons.
 
-    `parameters` is the base model's size. InvalidInput when the learning rates are not one for each update.
+    `parameters` is the base model's size; `whole`: all of them are trained. InvalidInput when the learning rates are not
+    one for each update.
     """
     notes = []
     size = resolve_batch_size(config.batch_size)
@@ -71,7 +73,7 @@ def resolve(config: TrainSFTConfig, *, examples: int, parameters: int) -> tuple[
     updates = -(-examples // size)
     rates = config.learning_rate
     if rates is None:
-        rates = default_learning_rate(parameters)
+        rates = default_learning_rate(parameters, whole=whole)
         notes.append(
             f"learning_rate {rates:g}: chosen for a model of {parameters / 1e6:.3g} million parameters"
         )

@@ -220,7 +220,10 @@ def impossible(config: TrainConfig) -> Iterator[tuple[str, str]]:
     if config.importance_correction == "mask" and bound is not None and bound <= 1:
         yield "truncated_importance_sampling", "a mask needs a bound above 1: it keeps [1 / bound, bound]"
     if config.learning_rate_schedule != "constant" and config.schedule_updates is None:
-        yield "learning_rate_schedule", "schedule_updates says over how many updates the rate falls; set it too"
+        yield (
+            "learning_rate_schedule",
+            "schedule_updates says over how many updates the rate falls; set it too",
+        )
     if config.overlong_max_length is not None and config.overlong_buffer is None:
         yield "overlong_max_length", "overlong_buffer says over how many tokens the penalty grows; set it too"
     if (config.overlong_buffer or 0) > (config.overlong_max_length or 0):
@@ -274,14 +277,16 @@ def require_neutral(name: str, value: object, where: str) -> None:
         )
 
 
-def default_learning_rate(parameters: int) -> float:
+def default_learning_rate(parameters: int, *, whole: bool = False) -> float:
     """The learning rate an unset option resolves to.
 
     Measured with LoRA rank 8 and AdamW: 1e-3 up to a few million parameters, 3e-4 at 135 million. Larger
-    models follow the usual LoRA range, falling with the square root of the size and not under 1e-5.
+    models follow the usual LoRA range, falling with the square root of the size and not under 1e-5. All weights
+    (`whole`) take a tenth of what an adapter takes (Schulman et al. 2025, "LoRA Without Regret").
     """
+    share = 0.1 if whole else 1.0
     if parameters <= 10_000_000:
-        return 1e-3
+        return share * 1e-3
     if parameters <= 200_000_000:
-        return 3e-4
-    return float(max(1e-5, 3e-4 * (200_000_000 / parameters) ** 0.5))
+        return share * 3e-4
+    return float(share * max(1e-5, 3e-4 * (200_000_000 / parameters) ** 0.5))

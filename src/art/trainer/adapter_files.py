@@ -71,7 +71,8 @@ def read_adapter(folder: Path, lora: LoraConfig, *, option: str) -> dict[str, Te
         raise ConfigError(
             f"The adapter in {folder} has another shape than the model's LoraConfig",
             cause="; ".join(
-                f"{name} is {getattr(found, name)!r} there and {getattr(wanted, name)!r} here" for name in differing
+                f"{name} is {getattr(found, name)!r} there and {getattr(wanted, name)!r} here"
+                for name in differing
             ),
             hint="register the model with the adapter's values",
         )

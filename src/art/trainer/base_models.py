@@ -29,6 +29,8 @@ the hub client gives up by itself when no byte arrives for ten seconds."""
 
 MAX_SHOWN = 200  # characters of a name in a message
 FILES = ["*.safetensors", "*.json", "*.jinja"]
+OPTIMIZER = "optimizer.safetensors"
+"""Lies beside the weights of a published step, which is a base model too where all weights were trained."""
 MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
 T = TypeVar("T")
 
@@ -82,7 +84,7 @@ def _folder(name: str) -> Path | None:
 def describe(folder: Path, *, name: str, source: str) -> ResolvedBaseModel:
     """Check that `folder` is a complete model and sum it up. Raises InvalidInput with what is missing."""
     missing = [file for file in ("config.json", "tokenizer.json") if not (folder / file).is_file()]
-    weights = sorted(folder.glob("*.safetensors"))
+    weights = sorted(path for path in folder.glob("*.safetensors") if path.name != OPTIMIZER)
     if not weights:
         missing.append("*.safetensors")
     if missing:

@@ -42,9 +42,9 @@ class Trainer:
         self._dtype, reason = choose_dtype(dtype)
         self.notes = [f"training in {str(self._dtype).removeprefix('torch.')}: {reason}"]
         self._policy: Policy | None = None
-        self._loaded: tuple[str, str, LoraConfig] | None = None
+        self._loaded: tuple[str, str, LoraConfig | None] | None = None
 
-    def policy(self, base: ResolvedBaseModel, lora: LoraConfig) -> Policy:
+    def policy(self, base: ResolvedBaseModel, lora: LoraConfig | None) -> Policy:
         """The policy of this base and adapter shape, loaded when it is not the one in memory."""
         wanted = (base.path, base.sha256, lora)
         if self._policy is None or self._loaded != wanted:
@@ -67,7 +67,7 @@ class Trainer:
             )
         tensors = (
             read_adapter(Path(request.initial_adapter), request.lora, option="initial_adapter")
-            if request.initial_adapter
+            if request.initial_adapter and request.lora is not None
             else None
         )
         policy = self.policy(request.base, request.lora)
@@ -130,9 +130,7 @@ class Trainer:
         info = self._publish(job, store, batch, policy, optimizer, state, outcome)
         return outcome.model_copy(update={"checkpoint": info})
 
-    def _resume(
-        self, job: TrainJob, store: CheckpointStore
-    ) -> tuple[Policy, Optimizer, TrainerState]:
+    def _resume(self, job: TrainJob, store: CheckpointStore) -> tuple[Policy, Optimizer, TrainerState]:
         """Adapter, optimizer and random state of the parent step, always from its files."""
         policy = self.policy(job.base, job.lora)
         policy.load_adapter_state(store.load_adapter(job.parent_step))

@@ -75,7 +75,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x_S_I: Tensor, layer: FusedLinear, *pairs: Tensor) -> Tensor:
-        y_S_O = torch.nn.functional.linear(x_S_I, layer.weight_O_I, layer.inner_bias_O)
+        y_S_O = torch.nn.functional.linear(x_S_I, layer.weight_O_I, layer.inner_bias)
         a_R_I = torch.cat(pairs[::2]).to(x_S_I.dtype)
         h_S_R = x_S_I @ a_R_I.T
         for (rows, ranks), b in zip(layer.spans(), pairs[1::2], strict=True):
@@ -181,7 +181,7 @@ class FusedLinear:
         return any(adapter.magnitude_O is not None for adapter in self.adapters)
 
     @property
-    def inner_bias_O(self) -> Tensor | None:
+    def inner_bias(self) -> Tensor | None:
         """What is added before the outputs are stretched: with DoRA the bias comes behind."""
         return None if self.dora else self.bias_O
 
@@ -233,7 +233,7 @@ class FusedLinear:
         else:
             ranks = -(-sum(len(adapter.a_R_I) for adapter in self.adapters) // LINE) * LINE
             joined = self.weight_O_I.new_zeros(outputs + ranks, inputs + ranks)
-            inner_O = self.inner_bias_O
+            inner_O = self.inner_bias
             bias = None if inner_O is None else torch.nn.functional.pad(inner_O, (0, ranks))
         a_R_I, b_O_R = joined[outputs:, :inputs], joined[:outputs, inputs:]
         for adapter, (rows, ranks_of) in zip(self.adapters, self.spans(), strict=True):

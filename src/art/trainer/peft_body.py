@@ -36,7 +36,7 @@ class PeftBody:
 
         ConfigError when transformers cannot load it, PEFT cannot attach the adapter, or its layers are local.
         """
-        AttentionInterface.register(TREE, _interface)
+        AttentionInterface.register(TREE, tree_interface)
         with boundary(f"loading {base}", ConfigError):
             model = AutoModelForCausalLM.from_pretrained(
                 base, dtype=dtype, attn_implementation=TREE, local_files_only=True
@@ -112,7 +112,7 @@ class PeftBody:
             yield
 
 
-def _interface(
+def tree_interface(
     module: torch.nn.Module,
     query: Tensor,
     key: Tensor,
@@ -124,5 +124,7 @@ def _interface(
     **unused: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls: [1, H, S, D] in, [1, S, H, D] out."""
-    out = tree_attention(query[0], key[0], value[0], art_plan, scale=scaling)
+    # Under autocast the positions leave queries and keys in float32.
+    q, k = query[0].to(value.dtype), key[0].to(value.dtype)
+    out = tree_attention(q, k, value[0], art_plan, scale=scaling)
     return out.transpose(0, 1).unsqueeze(0), None

@@ -60,7 +60,8 @@ class PrepareModel(BaseModel):
     base: ResolvedBaseModel
     model_dir: str
     """`<path>/<project>/models/<name>`, absolute."""
-    lora: LoraConfig = Field(default_factory=lambda: LoraConfig())
+    lora: LoraConfig | None = Field(default_factory=lambda: LoraConfig())
+    """None: all weights are trained."""
     initial_adapter: str | None = None
     """Folder of an existing PEFT adapter that becomes step 0."""
     fork_of: str | None = None
@@ -84,7 +85,8 @@ class Job(BaseModel):
     parent_step: int
     step: int
     """The step to publish."""
-    lora: LoraConfig
+    lora: LoraConfig | None
+    """None: all weights are trained."""
     history: str = "keep"
     """The model's history policy, written into the manifest."""
     seed: int = 0

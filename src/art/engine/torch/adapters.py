@@ -19,6 +19,7 @@ from art.base_model.files import Read, TensorFile, read_json
 from art.engine.protocol import BASE_VERSION, AdapterCheck, AdapterRef
 from art.engine.torch.architecture import Architecture
 from art.engine.torch.weights import Placement
+from art.engine.torch.whole import WholeModel, is_whole
 from art.errors import ConfigError, Conflict, InvalidInput, NotFound, Overloaded
 
 PREFIX = "base_model.model."
@@ -131,9 +132,15 @@ def _refuse(config: dict[str, Any]) -> None:
         raise InvalidInput("adapter_config.json has no lora_alpha")
     for name in REFUSED:
         if config.get(name):
-            raise ConfigError(f"an adapter with {name} cannot be served", hint="supported: LoRA, rsLoRA and DoRA")
+            raise ConfigError(
+                f"an adapter with {name} cannot be served", hint="supported: LoRA, rsLoRA and DoRA"
+            )
     if config.get("bias", "none") != "none":
         raise ConfigError("an adapter with trained biases cannot be served", hint='supported: bias="none"')
+
+
+Probe = Callable[[Any, list[int]], list[float]]
+"""(weights, token ids) -> log-probabilities."""
 
 
 @dataclass(slots=True)
@@ -175,33 +182,40 @@ class AdapterStore:
         return loaded.weights
 
     def load(
-        self, ref: AdapterRef, *, busy: Collection[str], probe: Callable[[Any, list[int]], list[float]]
+        self, ref: AdapterRef, *, busy: Collection[str], probe: Probe
     ) -> tuple[AdapterCheck, str | None]:
-        """Merge an adapter; its check, and the version that made room for it, if one had to.
+        """Merge an adapter, or place a whole model; its check, and the version that made room for it, if one had to.
 
-        `probe(weights, token_ids)` gives log-probabilities. Overloaded when every loaded version is `busy`; Conflict
-        when the version is loaded from another folder: adapters are immutable.
+        Overloaded when every loaded version is `busy`; Conflict when the version is loaded from another folder: adapters
+        are immutable.
         """
         known = self._loaded.get(ref.version)
         if known is not None and known.ref == ref:
             return known.check, None
         if known is not None and known.ref.path != ref.path:
             raise Conflict(f"adapter {ref.version!r} is loaded already", cause=f"from {known.ref.path}")
+        if is_whole(Path(ref.path)):
+            evicted = None if known is not None else self._make_room(busy)
+            whole = WholeModel.load(ref, self._architecture, self._read, self._placement)
+            return self._keep(ref, whole.weights, whole, probe), evicted
         adapter = read_adapter(Path(ref.path), self._architecture.adaptable)
         self._check_shapes(adapter, ref)
         evicted = None if known is not None else self._make_room(busy)
         weights = self._architecture.build(
             adapter.merged(self._read), self._placement, base=self._base, changed=frozenset(adapter.deltas)
         )
+        return self._keep(ref, weights, adapter, probe), evicted
+
+    def _keep(self, ref: AdapterRef, weights: Any, found: Adapter | WholeModel, probe: Probe) -> AdapterCheck:
         check = AdapterCheck(
             version=ref.version,
-            matched=adapter.matched,
-            unmatched=adapter.unmatched,
+            matched=found.matched,
+            unmatched=found.unmatched,
             probe_logprobs=probe(weights, ref.probe_token_ids),
             base_probe_logprobs=probe(self._base, ref.probe_token_ids),
         )
         self._loaded[ref.version] = _Loaded(ref, weights, check)
-        return check, evicted
+        return check
 
     def unload(self, version: str, *, busy: Collection[str]) -> None:
         """Forget a version. Conflict while requests run on it; unknown ones are gone already."""
