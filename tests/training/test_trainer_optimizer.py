@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from trainer_kit import Recorder, load_peft, sample
+from trainer_kit import Recorder, Sample, load_peft, sample
 
 from art.config.optimizer import OptimizerConfig
 from art.config.sft import ResolvedSFTConfig, TrainSFTConfig, resolve
@@ -265,12 +265,18 @@ def other(base: Path, tmp_path: Path, trainer: Trainer) -> Recorder:
     return made
 
 
+DRAWN: list[Sample] = []
+"""Completions of step 0, which is the same for all recorders: drawn once."""
+
+
 def step(trainer: Trainer, recorder: Recorder, parent: int, **config: Any) -> TrainOutcome:
     """A step on samples of step 0: the same batch for every parent."""
-    model = load_peft(Path(recorder.base.path), CheckpointStore(recorder.model_dir).folder(0))
+    if not DRAWN:
+        model = load_peft(Path(recorder.base.path), CheckpointStore(recorder.model_dir).folder(0))
+        DRAWN.extend(sample(model, PROMPT, 4, seed=0))
     members = [
         recorder.trajectory(float(number % 2), recorder.call(one))
-        for number, one in enumerate(sample(model, PROMPT, 4, seed=0))
+        for number, one in enumerate(DRAWN)
     ]
     return trainer.train(
         recorder.job([members], parent=parent, config=config), on_progress=lambda progress: None
@@ -315,7 +321,7 @@ def files(recorder: Recorder, at: int) -> Iterator[bytes]:
         yield (CheckpointStore(recorder.model_dir).folder(at) / file).read_bytes()
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("kind", ["adam", "sgd with momentum", "adafactor"])
 def test_a_step_goes_on_in_another_process_bit_for_bit(
     trainer: Trainer, recorder: Recorder, other: Recorder, kind: str
 ) -> None:
