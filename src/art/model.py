@@ -15,7 +15,7 @@ from typing_extensions import TypeVar
 
 from art.backends.handover import as_groups, log_request
 from art.backends.options import internal_config, model_config, one_name, refuse_server_options, require_json
-from art.config.model import LoraConfig, ModelConfig, refuse_quantization
+from art.config.model import LoraConfig, ModelConfig
 from art.errors import ConfigError
 from art.missing import MODEL, explain
 from art.trajectories import Trajectory, TrajectoryGroup
@@ -279,13 +279,11 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
 
 
 class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
-    """A lineage `project/name` of trained steps on a base model.
-
-    `base_model`: a folder, or a hub id. `run_name`: another word for `name`. The others: config.model.ModelConfig.
-    """
+    """A lineage `project/name` of steps. `run_name` is another word for `name`; the fields: config.model.ModelConfig."""
 
     base_model: str
     training: str = "lora"
+    quantization: str | None = None
     lora: LoraConfig = LoraConfig()
     initial_adapter: str | None = None
     history: str = "keep"
@@ -307,8 +305,8 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         _internal_config: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        settings = internal_config(_internal_config) | refuse_quantization(fields)
-        settings |= {"name": one_name(name, run_name)} | ({} if lora is None else {"lora": lora})
+        settings = {"name": one_name(name, run_name), **internal_config(_internal_config), **fields}
+        settings.update({} if lora is None else {"lora": lora})
         super().__init__(project=project, base_model=str(base_model), **settings)
         self._given_config = dict(_internal_config or {})
 

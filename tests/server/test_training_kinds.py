@@ -11,6 +11,7 @@ from train_kit import Trained
 KINDS: dict[str, dict[str, Any]] = {
     "dora": {"lora": {"r": 4, "dora": True, "rslora": True}},
     "full": {"training": "full"},
+    "nf4": {"quantization": "nf4"},
 }
 
 
@@ -30,7 +31,7 @@ def test_two_steps_are_trained_and_served(taught: Trained, kind: str) -> None:
     assert rates == pytest.approx([0.5e-3, 1e-3])
     folder = Path(taught.server.path) / "p" / "models" / name / "checkpoints" / "0002"
     assert (folder / "model.safetensors").is_file() is (kind == "full")
-    assert (folder / "adapter_model.safetensors").is_file() is (kind == "dora")
+    assert (folder / "adapter_model.safetensors").is_file() is (kind != "full")
 
 
 def test_a_rate_that_is_not_set_is_a_tenth_for_all_weights(taught: Trained) -> None:
@@ -47,7 +48,7 @@ def test_a_rate_that_is_not_set_is_a_tenth_for_all_weights(taught: Trained) -> N
     [
         ({"training": "full", "lora": {"r": 4}}, "lora="),
         ({"training": "full", "initial_adapter": "x"}, "initial_adapter='x'"),
-        ({"quantization": "4bit"}, "quantization='4bit'"),
+        ({"training": "full", "quantization": "nf4"}, "quantization='nf4'"),
     ],
 )
 def test_what_would_be_ignored_at_registration_is_refused(

@@ -274,10 +274,7 @@ def step(trainer: Trainer, recorder: Recorder, parent: int, **config: Any) -> Tr
     if not DRAWN:
         model = load_peft(Path(recorder.base.path), CheckpointStore(recorder.model_dir).folder(0))
         DRAWN.extend(sample(model, PROMPT, 4, seed=0))
-    members = [
-        recorder.trajectory(float(number % 2), recorder.call(one))
-        for number, one in enumerate(DRAWN)
-    ]
+    members = [recorder.trajectory(float(number % 2), recorder.call(one)) for number, one in enumerate(DRAWN)]
     return trainer.train(
         recorder.job([members], parent=parent, config=config), on_progress=lambda progress: None
     )

@@ -109,17 +109,15 @@ def test_trainer_args_are_options_of_a_train_call() -> None:
     assert "give optimizer, warmup_updates to each train call" in caught.value.hint
 
 
-def test_quantised_weights_are_refused_by_name() -> None:
-    for options in ({"quantization": "4bit"}, {"load_in_4bit": True}):
-        with pytest.raises(UnsupportedOption, match=next(iter(options))) as caught:
-            trainable(**options)
-        assert "served" in caught.value.cause
-        with pytest.raises(UnsupportedOption, match=next(iter(options))):
-            ModelConfig(base_model="m", **options)
-    with pytest.raises(UnsupportedOption, match=r"init_args\.load_in_4bit=True"):
-        trainable(_internal_config={"init_args": {"load_in_4bit": True}})
-    plain = trainable(quantization=None, _internal_config={"init_args": {"load_in_4bit": False}})
-    assert "quantization" not in plain.server_config().model_dump()
+def test_quantised_weights_are_asked_for_under_both_names() -> None:
+    for name, kind in (("load_in_4bit", "nf4"), ("load_in_8bit", "int8")):
+        model = trainable(_internal_config={"init_args": {name: True}})
+        assert model.server_config().quantization == kind
+        assert trainable(_internal_config={"init_args": {name: False}}).server_config().quantization is None
+    assert trainable(quantization="nf4").server_config() == ModelConfig(base_model="base", quantization="nf4")
+    with pytest.raises(ConfigError, match="cannot be registered") as caught:
+        trainable(quantization="gptq").server_config()
+    assert "quantization" in caught.value.cause
 
 
 def test_an_internal_config_assigned_later_is_applied_or_refused_the_same() -> None:

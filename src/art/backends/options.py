@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from art.config.model import LoraConfig, ModelConfig, refuse_quantization
+from art.config.model import LoraConfig, ModelConfig
 from art.config.train import (
     NEUTRAL_OPTIONS,
     TrainConfig,
@@ -104,6 +104,8 @@ _PEFT_FIELDS = {
 }
 _PEFT_NEUTRAL: dict[str, object] = {"lora_dropout": 0, "bias": "none"}
 """Fields of peft_args with the value that changes nothing."""
+_INIT_ARGS = {"load_in_4bit": "nf4", "load_in_8bit": "int8"}
+"""Fields of init_args that are applied: quantizations."""
 _OPTION_OF = {
     "learning_rate": "learning_rate",
     "lr_scheduler_type": "learning_rate_schedule",
@@ -134,7 +136,11 @@ def internal_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
             fields = {_PEFT_FIELDS[name]: peft[name] for name in peft if name in _PEFT_FIELDS}
             settings["lora"] = _checked(LoraConfig, fields, "peft_args cannot be used")
         elif key == "init_args":
-            refused += [f"init_args.{name}" for name in refuse_quantization(value or {}, within="init_args.")]
+            for name, given in (value or {}).items():
+                if name not in _INIT_ARGS:
+                    refused.append(f"init_args.{name}")
+                elif given:
+                    settings["quantization"] = _INIT_ARGS[name]
         elif key == "trainer_args":
             refused += [f"trainer_args.{name}" for name in value or ()]
             options = [_OPTION_OF[name] for name in value or () if name in _OPTION_OF]
@@ -147,7 +153,8 @@ def internal_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
         raise UnsupportedOption(
             f"_internal_config does not support {', '.join(refused)}",
             cause="the embedded engine and trainer have no such setting, so it would be ignored",
-            hint=f"supported are chat_template and peft_args with {', '.join(_PEFT_FIELDS)}" + as_options,
+            hint=f"supported are chat_template, init_args with {', '.join(_INIT_ARGS)}, and peft_args with "
+            f"{', '.join(_PEFT_FIELDS)}{as_options}",
         )
     return settings
 

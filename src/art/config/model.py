@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from art.errors import UnsupportedOption
+
+Quantization = Literal["int8", "nf4"]
 
 
 class LoraConfig(BaseModel):
@@ -55,6 +56,9 @@ class ModelConfig(BaseModel):
     """`lora` trains an adapter. `full` trains all weights, of a small model: 20 bytes of memory a weight, 12 on the disk
     for each step kept, and the engine holds a whole copy of each step it serves."""
     lora: LoraConfig = Field(default_factory=lambda: LoraConfig())
+    quantization: Quantization | None = None
+    """The base model's matrices, rounded: `int8`, or `nf4` of 4 bits. Engine and trainer see the same rounded model; the
+    trainer holds it packed. None leaves them as they are."""
     initial_adapter: str | None = None
     """Folder of a PEFT adapter to start from; None starts at the base model."""
     history: Literal["keep", "template"] = "keep"
@@ -74,33 +78,12 @@ class ModelConfig(BaseModel):
     @model_validator(mode="after")
     def _refuse_an_idle_adapter(self) -> Self:
         if self.training == "full":
-            for name, default in (("lora", LoraConfig()), ("initial_adapter", None)):
+            idle = {"lora": LoraConfig(), "initial_adapter": None, "quantization": None}
+            for name, default in idle.items():
                 if getattr(self, name) != default:
                     raise UnsupportedOption(
                         f"{name}={getattr(self, name)!r} cannot be applied",
-                        cause='training="full" trains all weights and has no adapter',
+                        cause='training="full" trains all weights, in float32 and without an adapter',
                         hint=f"leave {name} out",
                     )
         return self
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_what_is_not_implemented(cls, data: Any) -> Any:
-        return refuse_quantization(data) if isinstance(data, dict) else data
-
-
-QUANTIZATION = ("quantization", "quantization_config", "load_in_4bit", "load_in_8bit")
-"""Words for base weights of 4 or 8 bits."""
-
-
-def refuse_quantization(options: Mapping[str, Any], *, within: str = "") -> dict[str, Any]:
-    """`options` without those that ask for no quantisation. UnsupportedOption names one that asks for some."""
-    for name in QUANTIZATION:
-        if options.get(name):
-            raise UnsupportedOption(
-                f"{within}{name}={options[name]!r} cannot be applied",
-                cause="engine and trainer hold the base model in bfloat16 or float32; were its weights rounded to 4 or "
-                "8 bits in the trainer alone, the model that is trained would not be the one that is served",
-                hint=f"leave {name} out",
-            )
-    return {name: value for name, value in options.items() if name not in QUANTIZATION}

@@ -88,7 +88,7 @@ class Registration:
         source: ModelEntry | None = None,
         step: int = 0,
     ) -> ModelEntry:
-        base = await self._trainer.resolve_base_model(config.base_model)
+        base = await self._trainer.resolve_base_model(config.base_model, quantization=config.quantization)
         folder = self._root / project / "models" / name
         row = ModelRow(project=project, name=name, config=config, base=base, model_dir=str(folder))
         if source is not None:

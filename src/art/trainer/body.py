@@ -17,6 +17,7 @@ from art.config.model import LoraConfig
 from art.errors import ConfigError
 from art.trainer.attention import Plan
 from art.trainer.llama import LlamaBody
+from art.trainer.quantized_model import kind_of
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,12 @@ def load_body(base: Path, *, lora: LoraConfig | None, dtype: torch.dtype) -> tup
         whole = FullBody.load_whole(base, dtype=dtype)
         return whole, whole.told()
     try:
-        return LlamaBody.load(base, lora=lora, dtype=dtype), "the forward pass is our own (trainer/llama.py)"
+        body, note = (
+            LlamaBody.load(base, lora=lora, dtype=dtype),
+            "the forward pass is our own (trainer/llama.py)",
+        )
+        packed = kind_of(base)
+        return body, note if packed is None else f"{note}, on base weights packed as {packed}"
     except ConfigError as unknown:
         from art.trainer.peft_body import PeftBody
 

@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from art.trainer.quantized import PackedStack
+
 TINY = 1e-30
 """A row shorter than this counts as this long: a row of zeros stays one."""
 LINE = 16
@@ -149,7 +151,8 @@ class _Merged(torch.autograd.Function):
 class FusedLinear:
     """The layer. Without adapters it is a plain linear function whose weights get no gradient."""
 
-    weight_O_I: Tensor
+    frozen: Tensor | PackedStack
+    """The base model's weights, [O, I]."""
     bias_O: Tensor | None
     adapters: list[Adapter]
     scale: float
@@ -161,6 +164,17 @@ class FusedLinear:
     _joined_at: tuple[int, ...] = field(default=(), init=False, repr=False)
     _norms: list[Tensor] = field(default_factory=list, init=False, repr=False)
     _norms_at: tuple[int, ...] = field(default=(), init=False, repr=False)
+
+    @property
+    def weight_O_I(self) -> Tensor:  # noqa: N802
+        """What is computed with. Of packed weights it is made at each use, and not kept."""
+        return self.frozen.dense() if isinstance(self.frozen, PackedStack) else self.frozen
+
+    @property
+    def outputs(self) -> int:
+        """O."""
+        frozen = self.frozen
+        return sum(part.rows for part in frozen.parts) if isinstance(frozen, PackedStack) else len(frozen)
 
     def __call__(self, x_S_I: Tensor, *, adapted: bool = True) -> Tensor:
         """[S, O]."""
@@ -212,7 +226,8 @@ class FusedLinear:
         """[O], m / n, and 1 in rows without an adapter; float32. n is made anew when a matrix has changed."""
         now = tuple(matrix._version for matrix in self._matrices())
         if now != self._norms_at:
-            self._norms = [adapter.norms(self.weight_O_I, scale=self.scale) for adapter in self.adapters]
+            weight_O_I = self.weight_O_I
+            self._norms = [adapter.norms(weight_O_I, scale=self.scale) for adapter in self.adapters]
             self._norms_at = now
         parts: list[Tensor] = []
         at = 0
@@ -220,7 +235,7 @@ class FusedLinear:
             assert adapter.magnitude_O is not None, "all adapters of a layer are of one kind"
             parts += [norms_O.new_ones(adapter.start - at), adapter.magnitude_O / norms_O]
             at = adapter.end
-        return torch.cat([*parts, self._norms[0].new_ones(len(self.weight_O_I) - at)])
+        return torch.cat([*parts, self._norms[0].new_ones(self.outputs - at)])
 
     def _matrices(self) -> list[Parameter]:
         return [matrix for adapter in self.adapters for matrix in (adapter.a_R_I, adapter.b_O_R)]

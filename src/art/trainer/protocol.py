@@ -4,7 +4,7 @@ Torch-free: the gateway imports this module. The gateway holds a `Trainer` (serv
 `art.ipc` to a worker process (`python -m art.trainer.worker`).
 
 Methods over the channel:
-    resolve_base_model  {"name"}        -> ResolvedBaseModel
+    resolve_base_model  {"name", "quantization"}  -> ResolvedBaseModel
     prepare_model       PrepareModel    -> CheckpointInfo            (publishes step 0 unless there)
     train               TrainJob        -> events Progress, result TrainOutcome   (idempotent by job_id)
     train_sft           SftJob          -> events Progress, result TrainOutcome   (idempotent by job_id)
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from art.config.model import LoraConfig
+from art.config.model import LoraConfig, Quantization
 from art.config.train import ResolvedTrainConfig
 from art.types.jobs import (
     CheckpointInfo,
@@ -136,7 +136,9 @@ class TrainOutcome(BaseModel):
 class Trainer(Protocol):
     """The gateway's view. A dead worker raises WorkerDied in every pending call."""
 
-    async def resolve_base_model(self, name: str) -> ResolvedBaseModel: ...
+    async def resolve_base_model(
+        self, name: str, *, quantization: Quantization | None = None
+    ) -> ResolvedBaseModel: ...
 
     async def prepare_model(self, request: PrepareModel) -> CheckpointInfo: ...
 
