@@ -279,13 +279,11 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
 
 
 class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
-    """A LoRA lineage `project/name` on a base model.
-
-    `base_model`: a folder, or a hub id. `run_name` is another word for `name`. `lora`, `initial_adapter`, `history`,
-    `chat_template`, `tool_parser` and `reasoning_parser` are fixed at registration (see config.model.ModelConfig).
-    """
+    """A lineage `project/name` of steps. `run_name` is another word for `name`; the fields: config.model.ModelConfig."""
 
     base_model: str
+    training: str = "lora"
+    quantization: str | None = None
     lora: LoraConfig = LoraConfig()
     initial_adapter: str | None = None
     history: str = "keep"

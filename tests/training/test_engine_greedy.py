@@ -199,7 +199,9 @@ def test_bad_adapters_are_refused(
         load_adapter(engine, "v", written("missing", config, None))
     with pytest.raises(InvalidInput, match="cannot be read"):
         load_adapter(engine, "v", written("cut", config, weights[: len(weights) // 2]))
-    with pytest.raises(ConfigError, match="use_dora"):
+    with pytest.raises(ConfigError, match="lora_bias"):
+        load_adapter(engine, "v", written("biased", {**config, "lora_bias": True}, weights))
+    with pytest.raises(InvalidInput, match="no lora_magnitude_vector"):
         load_adapter(engine, "v", written("dora", {**config, "use_dora": True}, weights))
     narrow = written("narrow", config, None)
     tensors = load_file(good / "adapter_model.safetensors")

@@ -79,7 +79,7 @@ def sample(
 class Recorder:
     """Writes samples into blobs and makes jobs of them."""
 
-    def __init__(self, root: Path, base: ResolvedBaseModel, *, lora: LoraConfig = LORA) -> None:
+    def __init__(self, root: Path, base: ResolvedBaseModel, *, lora: LoraConfig | None = LORA) -> None:
         self.base = base
         self.lora = lora
         self.model_dir = root / "project" / "models" / "agent"

@@ -12,6 +12,7 @@ from client_kit import KEY, FakeGateway
 from pydantic import BaseModel
 
 import art
+from art.config.model import ModelConfig
 from art.errors import ConfigError, InvalidInput, UnsupportedOption
 
 
@@ -93,13 +94,39 @@ def test_internal_config_is_applied_or_refused_by_name() -> None:
         trainable(_internal_config={"engine_args": {"max_loras": 2}, "peft_args": {"lora_dropout": 0.1}})
 
 
+def test_peft_args_of_every_kind_of_adapter_are_applied() -> None:
+    args = {"r": 4, "use_dora": True, "use_rslora": True, "lora_dropout": 0.0, "bias": "none"}
+    lora = trainable(_internal_config={"peft_args": args}).lora
+    assert (lora.r, lora.dora, lora.rslora) == (4, True, True)
+    with pytest.raises(UnsupportedOption, match=r"peft_args\.bias"):
+        trainable(_internal_config={"peft_args": {"bias": "all"}})
+
+
+def test_trainer_args_are_options_of_a_train_call() -> None:
+    args = {"optim": "sgd", "warmup_steps": 3, "save_only_model": True}
+    with pytest.raises(UnsupportedOption, match=r"trainer_args\.optim, trainer_args\.warmup_steps") as caught:
+        trainable(_internal_config={"trainer_args": args})
+    assert "give optimizer, warmup_updates to each train call" in caught.value.hint
+
+
+def test_quantised_weights_are_asked_for_under_both_names() -> None:
+    for name, kind in (("load_in_4bit", "nf4"), ("load_in_8bit", "int8")):
+        model = trainable(_internal_config={"init_args": {name: True}})
+        assert model.server_config().quantization == kind
+        assert trainable(_internal_config={"init_args": {name: False}}).server_config().quantization is None
+    assert trainable(quantization="nf4").server_config() == ModelConfig(base_model="base", quantization="nf4")
+    with pytest.raises(ConfigError, match="cannot be registered") as caught:
+        trainable(quantization="gptq").server_config()
+    assert "quantization" in caught.value.cause
+
+
 def test_an_internal_config_assigned_later_is_applied_or_refused_the_same() -> None:
     with FakeGateway() as gateway:
         model = trainable()
         model._internal_config = {"peft_args": {"r": 4}, "chat_template": "t"}
         assert (model.lora.r, model.chat_template) == (4, "t")
         assert model._internal_config == {"peft_args": {"r": 4}, "chat_template": "t"}
-        with pytest.raises(UnsupportedOption, match="init_args, engine_args"):
+        with pytest.raises(UnsupportedOption, match=r"init_args\.max_seq_length, engine_args"):
             model._internal_config = {"init_args": {"max_seq_length": 8192}, "engine_args": {}}
         with pytest.raises(ConfigError, match="r: Input should be greater"):
             model._internal_config = {"peft_args": {"r": -1}}

@@ -94,27 +94,67 @@ def bad_values(error: ValidationError, backend: str) -> ConfigError:
     return ConfigError(f"{backend} cannot train with these options", cause="; ".join(problems))
 
 
-_PEFT_FIELDS = {"r": "r", "lora_alpha": "alpha", "target_modules": "target_modules", "random_state": "seed"}
+_PEFT_FIELDS = {
+    "r": "r",
+    "lora_alpha": "alpha",
+    "target_modules": "target_modules",
+    "random_state": "seed",
+    "use_rslora": "rslora",
+    "use_dora": "dora",
+}
+_PEFT_NEUTRAL: dict[str, object] = {"lora_dropout": 0, "bias": "none"}
+"""Fields of peft_args with the value that changes nothing."""
+_INIT_ARGS = {"load_in_4bit": "nf4", "load_in_8bit": "int8"}
+"""Fields of init_args that are applied: quantizations."""
+_OPTION_OF = {
+    "learning_rate": "learning_rate",
+    "lr_scheduler_type": "learning_rate_schedule",
+    "warmup_steps": "warmup_updates",
+    "optim": "optimizer",
+    "adam_beta1": "adam_beta1",
+    "adam_beta2": "adam_beta2",
+    "adam_epsilon": "adam_epsilon",
+    "weight_decay": "weight_decay",
+    "max_grad_norm": "max_grad_norm",
+}
+"""Fields of trainer_args, which fixes them for a model, and the option of a train call that does the same."""
 
 
 def internal_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
     """Fields of TrainableModel from openpipe-art's `_internal_config`; a key not applied is refused by name."""
     settings: dict[str, Any] = {}
-    refused = []
+    refused: list[str] = []
+    options: list[str] = []
     for key, value in (config or {}).items():
         if key == "peft_args":
-            refused += [f"peft_args.{name}" for name in value if name not in _PEFT_FIELDS]
-            fields = {_PEFT_FIELDS[name]: value[name] for name in value if name in _PEFT_FIELDS}
+            peft = {
+                name: given
+                for name, given in value.items()
+                if name not in _PEFT_NEUTRAL or given != _PEFT_NEUTRAL[name]
+            }
+            refused += [f"peft_args.{name}" for name in peft if name not in _PEFT_FIELDS]
+            fields = {_PEFT_FIELDS[name]: peft[name] for name in peft if name in _PEFT_FIELDS}
             settings["lora"] = _checked(LoraConfig, fields, "peft_args cannot be used")
+        elif key == "init_args":
+            for name, given in (value or {}).items():
+                if name not in _INIT_ARGS:
+                    refused.append(f"init_args.{name}")
+                elif given:
+                    settings["quantization"] = _INIT_ARGS[name]
+        elif key == "trainer_args":
+            refused += [f"trainer_args.{name}" for name in value or ()]
+            options = [_OPTION_OF[name] for name in value or () if name in _OPTION_OF]
         elif key == "chat_template":
             settings["chat_template"] = value
         else:
             refused.append(key)
     if refused:
+        as_options = f"; give {', '.join(options)} to each train call" if options else ""
         raise UnsupportedOption(
             f"_internal_config does not support {', '.join(refused)}",
             cause="the embedded engine and trainer have no such setting, so it would be ignored",
-            hint=f"supported are chat_template and peft_args with {', '.join(_PEFT_FIELDS)}",
+            hint=f"supported are chat_template, init_args with {', '.join(_INIT_ARGS)}, and peft_args with "
+            f"{', '.join(_PEFT_FIELDS)}{as_options}",
         )
     return settings
 

@@ -96,16 +96,18 @@ def plan_memory(base: ResolvedBaseModel, lora: LoraConfig) -> Plan:
 
 
 def adapter_numbers(config: LlamaConfig, lora: LoraConfig) -> int:
-    """Trainable numbers of an adapter: r * (inputs + outputs) for every matrix it is on."""
+    """Trainable numbers of an adapter: r * (inputs + outputs) for every matrix it is on, and its outputs with DoRA."""
     hidden, mlp = config.hidden_size, config.mlp_size
     query, key = config.query_heads * config.head_dim, config.kv_heads * config.head_dim
-    sides = {
-        "q_proj": hidden + query,
-        "k_proj": hidden + key,
-        "v_proj": hidden + key,
-        "o_proj": query + hidden,
-        "gate_proj": hidden + mlp,
-        "up_proj": hidden + mlp,
-        "down_proj": mlp + hidden,
+    sides = {  # (inputs, outputs)
+        "q_proj": (hidden, query),
+        "k_proj": (hidden, key),
+        "v_proj": (hidden, key),
+        "o_proj": (query, hidden),
+        "gate_proj": (hidden, mlp),
+        "up_proj": (hidden, mlp),
+        "down_proj": (mlp, hidden),
     }
-    return config.layers * lora.r * sum(sides.get(name, 0) for name in lora.target_modules)
+    on = [sides[name] for name in lora.target_modules if name in sides]
+    numbers = lora.r * sum(map(sum, on)) + (sum(outputs for _, outputs in on) if lora.dora else 0)
+    return config.layers * numbers

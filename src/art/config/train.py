@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from art.config.optimizer import OptimizerConfig
+from art.config.optimizer import OptimizerConfig, require_rate
 from art.errors import ConfigError, UnsupportedOption
 
 LOSSES = ("cispo", "ppo", "gspo", "importance_sampling")
@@ -29,6 +29,11 @@ _OTHER_WORDS = {
     "clip_range": "epsilon",
     "epsilon_low": "epsilon",
     "grad_clip": "max_grad_norm",
+    "lr_scheduler_type": "learning_rate_schedule",
+    "lr_schedule": "learning_rate_schedule",
+    "optim": "optimizer",
+    "momentum": "sgd_momentum",
+    "warmup_steps": "warmup_updates",
     "epochs": "updates",
     "num_epochs": "updates",
     "beta": "kl_penalty_coef",
@@ -41,7 +46,7 @@ class TrainConfig(OptimizerConfig):
     """Options of `train`; docs/algorithms.md has their formulas. `None` means: chosen by ART, with a reason."""
 
     learning_rate: float | None = Field(default=None, gt=0, le=1.0)
-    """Adam's step size; None resolves by model size."""
+    """The optimizer's step size, before warm-up and schedule; None resolves by model size."""
     num_trajectories_learning_rate_multiplier_power: float = Field(default=0.0, ge=-2, le=2)
     """The step size is multiplied by (rollouts of the update) to this power; 0 leaves it alone."""
     scale_learning_rate_by_reward_std_dev: bool = False
@@ -159,6 +164,7 @@ class TrainConfig(OptimizerConfig):
             raise UnsupportedOption(
                 f"{name}={getattr(self, name)!r} cannot be applied", cause=why, hint=f"leave {name} out"
             )
+        require_rate(self, self.learning_rate)
         for name, why in impossible(self):
             raise ConfigError(f"{name}={getattr(self, name)!r} is not possible", cause=why)
         return self
@@ -213,6 +219,11 @@ def impossible(config: TrainConfig) -> Iterator[tuple[str, str]]:
     bound = config.truncated_importance_sampling
     if config.importance_correction == "mask" and bound is not None and bound <= 1:
         yield "truncated_importance_sampling", "a mask needs a bound above 1: it keeps [1 / bound, bound]"
+    if config.learning_rate_schedule != "constant" and config.schedule_updates is None:
+        yield (
+            "learning_rate_schedule",
+            "schedule_updates says over how many updates the rate falls; set it too",
+        )
     if config.overlong_max_length is not None and config.overlong_buffer is None:
         yield "overlong_max_length", "overlong_buffer says over how many tokens the penalty grows; set it too"
     if (config.overlong_buffer or 0) > (config.overlong_max_length or 0):
@@ -266,14 +277,16 @@ def require_neutral(name: str, value: object, where: str) -> None:
         )
 
 
-def default_learning_rate(parameters: int) -> float:
+def default_learning_rate(parameters: int, *, whole: bool = False) -> float:
     """The learning rate an unset option resolves to.
 
     Measured with LoRA rank 8 and AdamW: 1e-3 up to a few million parameters, 3e-4 at 135 million. Larger
-    models follow the usual LoRA range, falling with the square root of the size and not under 1e-5.
+    models follow the usual LoRA range, falling with the square root of the size and not under 1e-5. All weights
+    (`whole`) take a tenth of what an adapter takes (Schulman et al. 2025, "LoRA Without Regret").
     """
+    share = 0.1 if whole else 1.0
     if parameters <= 10_000_000:
-        return 1e-3
+        return share * 1e-3
     if parameters <= 200_000_000:
-        return 3e-4
-    return float(max(1e-5, 3e-4 * (200_000_000 / parameters) ** 0.5))
+        return share * 3e-4
+    return float(share * max(1e-5, 3e-4 * (200_000_000 / parameters) ** 0.5))

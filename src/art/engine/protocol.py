@@ -69,7 +69,7 @@ class AdapterRef:
 
     version: str
     path: str
-    """Absolute path of the checkpoint folder: adapter_config.json and adapter_model.safetensors."""
+    """Absolute path of the checkpoint folder: an adapter in PEFT's files, or a whole model in transformers'."""
     probe_token_ids: list[int] = field(default_factory=list)
     """Tokens whose log-probabilities the trainer wrote into the manifest; the self-check repeats them."""
 

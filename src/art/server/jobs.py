@@ -268,7 +268,7 @@ class Jobs:
             blob_dir=str(self._blob_dir),
             parent_step=job.parent_step,
             step=max(last, job.parent_step) + 1,
-            lora=model.config.lora,
+            lora=model.config.adapter,
             config=resolve_config(job.spec, model),
             groups=job.spec.groups,
             history=model.config.history,
@@ -303,7 +303,7 @@ class Jobs:
         if job.spec.config.learning_rate is not None or not job.spec.groups:
             return []
         size = entry.row.base.parameters
-        rate = default_learning_rate(size)
+        rate = default_learning_rate(size, whole=entry.row.config.adapter is None)
         return [f"learning_rate {rate:g}: chosen for a model of {size / 1e6:.3g} million parameters"]
 
     async def _publish(self, entry: ModelEntry, job_id: str, outcome: TrainOutcome) -> None:
@@ -331,7 +331,9 @@ def resolve_config(spec: JobSpec, model: ModelRow) -> ResolvedTrainConfig:
     """The job's options with every automatic value filled in."""
     values = spec.config.model_dump()
     if values["learning_rate"] is None:
-        values["learning_rate"] = default_learning_rate(model.base.parameters)
+        values["learning_rate"] = default_learning_rate(
+            model.base.parameters, whole=model.config.adapter is None
+        )
     return ResolvedTrainConfig(**values)
 
 

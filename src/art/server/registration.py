@@ -88,7 +88,7 @@ class Registration:
         source: ModelEntry | None = None,
         step: int = 0,
     ) -> ModelEntry:
-        base = await self._trainer.resolve_base_model(config.base_model)
+        base = await self._trainer.resolve_base_model(config.base_model, quantization=config.quantization)
         folder = self._root / project / "models" / name
         row = ModelRow(project=project, name=name, config=config, base=base, model_dir=str(folder))
         if source is not None:
@@ -99,7 +99,7 @@ class Registration:
             name=name,
             base=base,
             model_dir=str(folder),
-            lora=config.lora,
+            lora=config.adapter,
             initial_adapter=config.initial_adapter,
             fork_of=None if source is None else source.checkpoint(step).path,
             history=config.history,
@@ -153,12 +153,13 @@ def check_fits(source: ModelRow, row: ModelRow) -> None:
     """ConfigError when a checkpoint of `source` cannot be the first step of `row`, naming the fields."""
     differing = [] if source.base.sha256 == row.base.sha256 else ["base_model"]
     differing += [] if source.config.lora == row.config.lora else ["lora"]
+    differing += [] if source.config.training == row.config.training else ["training"]
     differing += [] if row.config.initial_adapter is None else ["initial_adapter"]
     if differing:
         raise ConfigError(
             f"{row.project}/{row.name} cannot start from a checkpoint of {source.project}/{source.name}",
             cause=f"these are the checkpoint's, and were given otherwise: {', '.join(differing)}",
-            hint="use the base_model and lora of the model that is forked, without initial_adapter",
+            hint="use the base_model, training and lora of the model that is forked, without initial_adapter",
         )
 
 

@@ -40,7 +40,12 @@ async def submit_sft(call: ApiCall) -> wire.JobInfo:
             "`order` names an example that is not there",
             cause=f"it reaches from {min(order)} to {max(order)}; there are {len(request.examples)} examples",
         )
-    config, notes = resolve(request.config, examples=len(order), parameters=entry.row.base.parameters)
+    config, notes = resolve(
+        request.config,
+        examples=len(order),
+        parameters=entry.row.base.parameters,
+        whole=entry.row.config.adapter is None,
+    )
     # Beside the event loop: a file of examples takes seconds to tokenise, and calls go on meanwhile.
     rendered = await asyncio.to_thread(_render_all, entry, request.examples)
     limit = min(request.config.max_sequence_length or entry.context_length, entry.context_length)
@@ -145,7 +150,7 @@ def sft_job(job: JobRow, model: ModelRow, blob_dir: Path, *, last: int) -> SftJo
         blob_dir=str(blob_dir),
         parent_step=job.parent_step,
         step=max(last, job.parent_step) + 1,
-        lora=model.config.lora,
+        lora=model.config.adapter,
         sft=job.spec.sft,
         history=model.config.history,
         seed=model.config.lora.seed,

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from art.config.model import Quantization
 from art.config.server import ServerConfig
 from art.server.supervise import Supervised, WorkerSpec
 from art.trainer.protocol import PrepareModel, Progress, SftJob, TrainJob, TrainOutcome
@@ -40,8 +41,11 @@ class WorkerTrainer:
             )
         )
 
-    async def resolve_base_model(self, name: str) -> ResolvedBaseModel:
-        result = await self._call("resolve_base_model", {"name": name}, RESOLVE_SECONDS)
+    async def resolve_base_model(
+        self, name: str, *, quantization: Quantization | None = None
+    ) -> ResolvedBaseModel:
+        asked = {"name": name, "quantization": quantization}
+        result = await self._call("resolve_base_model", asked, RESOLVE_SECONDS)
         return ResolvedBaseModel.model_validate(result)
 
     async def prepare_model(self, request: PrepareModel) -> CheckpointInfo:

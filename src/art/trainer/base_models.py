@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from art.config.model import Quantization
 from art.errors import ArtError, InvalidInput, NotFound
 from art.trainer.packaged import PACKAGED, convert, converted_folder
 from art.trainer.protocol import ResolvedBaseModel
@@ -29,16 +30,34 @@ the hub client gives up by itself when no byte arrives for ten seconds."""
 
 MAX_SHOWN = 200  # characters of a name in a message
 FILES = ["*.safetensors", "*.json", "*.jinja"]
+OPTIMIZER = "optimizer.safetensors"
+"""Lies beside the weights of a published step, which is a base model too where all weights were trained."""
 MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
 T = TypeVar("T")
 
 
-def resolve_base_model(name: str, *, cache_dir: Path, hub_seconds: float = HUB_SECONDS) -> ResolvedBaseModel:
-    """Find the base model `name`: a folder, or a hub id.
+def resolve_base_model(
+    name: str,
+    *,
+    cache_dir: Path,
+    quantization: Quantization | None = None,
+    hub_seconds: float = HUB_SECONDS,
+) -> ResolvedBaseModel:
+    """Find the base model `name`: a folder, or a hub id; with `quantization` a copy of it on that grid.
 
     `cache_dir` receives converted models. Raises NotFound, naming what was tried, when there is no such
-    model or no way to get it; InvalidInput when a folder is no complete model.
+    model or no way to get it; InvalidInput when a folder is no complete model; ConfigError when it cannot be quantised.
     """
+    found = _resolve(name, cache_dir=cache_dir, hub_seconds=hub_seconds)
+    if quantization is None:
+        return found
+    from art.trainer.quantized_model import quantize_folder
+
+    folder = quantize_folder(Path(found.path), quantization, cache_dir=cache_dir)
+    return describe(folder, name=name, source=f"{found.source}, {quantization}")
+
+
+def _resolve(name: str, *, cache_dir: Path, hub_seconds: float) -> ResolvedBaseModel:
     if not name.strip():
         raise InvalidInput("The base model has an empty name", hint="give a folder or a hub id")
     if (folder := _folder(name)) is not None:
@@ -82,7 +101,7 @@ def _folder(name: str) -> Path | None:
 def describe(folder: Path, *, name: str, source: str) -> ResolvedBaseModel:
     """Check that `folder` is a complete model and sum it up. Raises InvalidInput with what is missing."""
     missing = [file for file in ("config.json", "tokenizer.json") if not (folder / file).is_file()]
-    weights = sorted(folder.glob("*.safetensors"))
+    weights = sorted(path for path in folder.glob("*.safetensors") if path.name != OPTIMIZER)
     if not weights:
         missing.append("*.safetensors")
     if missing:
@@ -150,7 +169,13 @@ def _digest(folder: Path, weights: list[Path], headers: dict[str, dict[str, Any]
     Reading all weights would take minutes for a large model; headers and sizes tell models apart.
     """
     digest = hashlib.sha256()
-    for name in ("config.json", "tokenizer.json", "chat_template.jinja", "tokenizer_config.json"):
+    for name in (
+        "config.json",
+        "tokenizer.json",
+        "chat_template.jinja",
+        "tokenizer_config.json",
+        "quantization.json",
+    ):
         if (path := folder / name).is_file():
             digest.update(name.encode() + b"\0" + path.read_bytes())
     for path in weights:

@@ -17,16 +17,17 @@ from art.config.model import LoraConfig
 from art.errors import ConfigError
 from art.trainer.attention import Plan
 from art.trainer.llama import LlamaBody
+from art.trainer.quantized_model import kind_of
 
 log = logging.getLogger(__name__)
 
 
 class Body(Protocol):
-    """Frozen base weights and a trainable adapter."""
+    """Frozen base weights and a trainable adapter, or weights that are all trainable."""
 
     device: torch.device
     parameters: dict[str, torch.nn.Parameter]
-    """The adapter's matrices in float32, by the names that PEFT gives a model's parameters."""
+    """What is trained, in float32: the adapter's matrices by PEFT's names, or all weights by transformers'."""
 
     @property
     def head(self) -> Tensor:
@@ -53,13 +54,24 @@ class Body(Protocol):
     def adapter_off(self) -> AbstractContextManager[None]: ...
 
 
-def load_body(base: Path, *, lora: LoraConfig, dtype: torch.dtype) -> tuple[Body, str]:
+def load_body(base: Path, *, lora: LoraConfig | None, dtype: torch.dtype) -> tuple[Body, str]:
     """The body for the model in `base` with a fresh adapter, and a note on why it is this one.
 
-    Our own where it knows the model, else transformers and PEFT. ConfigError when neither can load it.
+    Our own where it knows the model, else transformers and PEFT; where all weights are trained (`lora` None), transformers.
+    ConfigError when none can load it.
     """
+    if lora is None:
+        from art.trainer.full_body import FullBody
+
+        whole = FullBody.load_whole(base, dtype=dtype)
+        return whole, whole.told()
     try:
-        return LlamaBody.load(base, lora=lora, dtype=dtype), "the forward pass is our own (trainer/llama.py)"
+        body, note = (
+            LlamaBody.load(base, lora=lora, dtype=dtype),
+            "the forward pass is our own (trainer/llama.py)",
+        )
+        packed = kind_of(base)
+        return body, note if packed is None else f"{note}, on base weights packed as {packed}"
     except ConfigError as unknown:
         from art.trainer.peft_body import PeftBody
 

@@ -2,7 +2,8 @@
 
     checkpoints/0012/
       adapter_config.json  adapter_model.safetensors    the adapter, as PEFT reads it
-      optimizer.safetensors                             Adam's moments; no tensors at step 0
+      config.json  model.safetensors  tokenizer.json    or all weights, as transformers reads them
+      optimizer.safetensors                             the optimizer's state; no tensors at step 0
       trainer_state.json                                random state, batch counter, optimizer updates
       manifest.json                                     where it comes from, and the files' sha256
 
@@ -19,7 +20,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,16 @@ from art.trainer.protocol import SET_ASIDE, CheckpointInfo, ResolvedBaseModel, T
 
 ADAPTER = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
+MODEL = "model.safetensors"
+MODEL_CONFIG = "config.json"
+BESIDE_A_MODEL = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+"""Files of a base model that are copied, where there are any, so that a step of all weights is a base model itself."""
 OPTIMIZER = "optimizer.safetensors"
 STATE = "trainer_state.json"
 MANIFEST = "manifest.json"
@@ -53,14 +64,26 @@ class TrainerState(BaseModel):
     batch: int = 0
     updates: int = 0
     """Optimizer updates since step 0."""
+    sft_updates: int = 0
+    """Those of them that were of supervised fine-tuning."""
+    optimizers: dict[str, str] = Field(default_factory=dict)
+    """The optimizer whose state is saved, by kind of job: "rl", "sft". AdamW where a kind is missing."""
     torch_rng: str = ""
     """torch.get_rng_state(), base64."""
 
     @classmethod
-    def capture(cls, *, batch: int, updates: int) -> TrainerState:
+    def capture(
+        cls, *, batch: int, updates: int, sft_updates: int = 0, optimizers: Mapping[str, str] | None = None
+    ) -> TrainerState:
         """The state of this process's generator, with the given counters."""
         state = base64.b64encode(torch.get_rng_state().numpy().tobytes()).decode()
-        return cls(batch=batch, updates=updates, torch_rng=state)
+        return cls(
+            batch=batch,
+            updates=updates,
+            sft_updates=sft_updates,
+            optimizers=dict(optimizers or {}),
+            torch_rng=state,
+        )
 
     def restore_rng(self) -> None:
         """Continue the generator where the checkpoint left it."""
@@ -79,7 +102,8 @@ class Manifest(BaseModel):
     batch: int
     job_id: str | None
     base: ResolvedBaseModel
-    lora: LoraConfig
+    lora: LoraConfig | None
+    """None: all weights were trained, and the step is a whole model."""
     config: ResolvedTrainConfig | None
     sft: ResolvedSFTConfig | None = None
     """Of a step of supervised fine-tuning, whose `config` is None."""
@@ -97,6 +121,11 @@ class Manifest(BaseModel):
     """sha256 of each file."""
     outcome: TrainOutcome | None = None
     """Of the job that wrote it, without the checkpoint itself."""
+
+    @property
+    def weights_file(self) -> str:
+        """Which file holds what is trained."""
+        return MODEL if self.lora is None else ADAPTER
 
     def to_json(self) -> str:
         """The file's content. TrainingFailed for numbers that are not finite: they would be read back as null."""
@@ -119,7 +148,7 @@ class Manifest(BaseModel):
             is_base=self.is_base,
             probe_token_ids=self.probe_token_ids,
             probe_logprobs=self.probe_logprobs,
-            sha256=self.files.get(ADAPTER, ""),
+            sha256=self.files.get(self.weights_file, ""),
             created_at=self.created_at,
         )
 
@@ -171,15 +200,19 @@ class CheckpointStore:
     def _remedy(self, step: int) -> str:
         """What to do about a step whose files are gone or damaged: which others there are, and how to use one."""
         others = [
-            known for known in self.steps() if known != step and (self.folder(known) / ADAPTER).is_file()
+            known
+            for known in self.steps()
+            if known != step and any((self.folder(known) / file).is_file() for file in (ADAPTER, MODEL))
         ]
         advice = f"restore {self.folder(step)} from a backup"
         if not others:
             return f"no other step is there; {advice}, or register the model under another name"
         listed = ", ".join(map(str, others))
+        last = self.folder(others[-1])
+        option = "initial_adapter" if (last / ADAPTER).is_file() else "base_model"
         return (
             f"the steps {listed} are there; {advice}, or go on from one of them: register a model under another "
-            f"name with initial_adapter={str(self.folder(others[-1]))!r}"
+            f"name with {option}={str(last)!r}"
         )
 
     def find_job(self, job_id: str, *, after: int) -> TrainOutcome | None:
@@ -212,11 +245,11 @@ class CheckpointStore:
         return moved
 
     def load_adapter(self, step: int) -> dict[str, Tensor]:
-        """The adapter's tensors, checked against the manifest."""
-        return self._load(step, ADAPTER)
+        """The adapter's tensors, or all weights, checked against the manifest."""
+        return self._load(step, self.manifest(step).weights_file)
 
     def load_optimizer(self, step: int) -> dict[str, Tensor]:
-        """Adam's moments by parameter name, checked against the manifest."""
+        """The optimizer's state by parameter name, checked against the manifest."""
         return self._load(step, OPTIMIZER)
 
     def load_state(self, step: int) -> TrainerState:
@@ -253,9 +286,13 @@ class CheckpointStore:
         """Publish a step. Conflict when it is published already: checkpoints never change."""
 
         def fill(folder: Path) -> None:
-            save_file(adapter, folder / ADAPTER, metadata={"format": "pt"})
+            save_file(adapter, folder / manifest.weights_file, metadata={"format": "pt"})
             save_file(optimizer, folder / OPTIMIZER)
-            (folder / ADAPTER_CONFIG).write_text(json.dumps(adapter_config, indent=2, sort_keys=True))
+            config = MODEL_CONFIG if manifest.lora is None else ADAPTER_CONFIG
+            (folder / config).write_text(json.dumps(adapter_config, indent=2, sort_keys=True))
+            for name in BESIDE_A_MODEL if manifest.lora is None else ():
+                if (source := Path(manifest.base.path) / name).is_file():
+                    shutil.copyfile(source, folder / name)
             (folder / STATE).write_text(state.model_dump_json(indent=2))
 
         return self._publish(manifest, fill)

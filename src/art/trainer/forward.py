@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from art.algorithms.packing import pack
+from art.base_model.files import read_json
 from art.config.model import LoraConfig
 from art.config.optimizer import OptimizerConfig
 from art.errors import ConfigError
 from art.tokens.samples import SampledChoice, Trie, build_trie, common_prefix, depth_first
 from art.trainer import attention
 from art.trainer.body import Body, load_body
-from art.trainer.head import chunked_logprobs
+from art.trainer.head import chunked_logprobs, whole_logprobs
 from art.trainer.memory import choose_row_tokens
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,9 @@ TREE_BOUND_BF16 = 0.06
 """Mean absolute difference of log-probabilities that is arithmetic and not a fault: the parity bounds."""
 
 Dtype = Literal["auto", "fp32", "bf16"]
+
+MAGNITUDE = "lora_magnitude_vector"
+"""PEFT's name of DoRA's lengths; in files without `.weight`."""
 
 
 def choose_dtype(asked: Dtype) -> tuple[torch.dtype, str]:
@@ -95,9 +99,9 @@ def make_row(choices: Sequence[SampledChoice], device: torch.device) -> Row:
 
 
 class Policy:
-    """A base model with one LoRA adapter attached."""
+    """A base model with one LoRA adapter attached, or all of whose weights are trained (`lora` None)."""
 
-    def __init__(self, body: Body, *, lora: LoraConfig, dtype: torch.dtype, note: str) -> None:
+    def __init__(self, body: Body, *, lora: LoraConfig | None, dtype: torch.dtype, note: str) -> None:
         self.body = body
         self.tree = True
         """False: sequences are computed one by one, by a plain attention."""
@@ -107,11 +111,11 @@ class Policy:
         self.note = note
         """Whose forward pass this is."""
         self.fresh_adapter = self.adapter_state()
-        """As initialised from `lora.seed`: what a new model starts from."""
+        """As initialised from `lora.seed`, or the base model's weights: what a new model starts from."""
 
     @classmethod
-    def load(cls, base: Path, *, lora: LoraConfig, dtype: torch.dtype) -> Policy:
-        """Load the base model in `dtype` and attach a fresh adapter (B = 0) in float32."""
+    def load(cls, base: Path, *, lora: LoraConfig | None, dtype: torch.dtype) -> Policy:
+        """Load the base model in `dtype`, and attach a fresh adapter (B = 0) in float32 where there is one."""
         body, note = load_body(base, lora=lora, dtype=dtype)
         policy = cls(body, lora=lora, dtype=dtype, note=note)
         if body.local_attention is not None:
@@ -125,7 +129,7 @@ class Policy:
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """The adapter's matrices, by PEFT's names."""
+        """What is trained: the adapter's matrices by PEFT's names, or all weights by transformers'."""
         return self.body.parameters
 
     @property
@@ -184,7 +188,8 @@ class Policy:
         The first have a gradient; the second have one with `entropy_gradient`.
         """
         hidden_NE = self.hidden(row)[row.query]
-        return chunked_logprobs(
+        compute = whole_logprobs if self.lora is None else chunked_logprobs
+        return compute(
             hidden_NE,
             self.body.head,
             row.target,
@@ -242,11 +247,16 @@ class Policy:
 
 def file_name(parameter: str) -> str:
     """The name that PEFT saves a parameter under: without the adapter's own name."""
+    if parameter.endswith(f"{MAGNITUDE}.default.weight"):
+        return parameter.removesuffix(".default.weight")
     return parameter.replace(".default.", ".").removesuffix(".default")
 
 
-def adapter_config(lora: LoraConfig, base: str) -> dict[str, Any]:
-    """The content of adapter_config.json; what is not named there has PEFT's default."""
+def adapter_config(lora: LoraConfig | None, base: str) -> dict[str, Any]:
+    """The content of adapter_config.json; what is not named there has PEFT's default. Of all weights: of config.json."""
+    if lora is None:
+        config = read_json(Path(base) / "config.json")
+        return {name: value for name, value in config.items() if name != "torch_dtype"} | {"dtype": "float32"}
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -261,6 +271,6 @@ def adapter_config(lora: LoraConfig, base: str) -> dict[str, Any]:
         "rank_pattern": {},
         "alpha_pattern": {},
         "fan_in_fan_out": False,
-        "use_dora": False,
-        "use_rslora": False,
+        "use_dora": lora.dora,
+        "use_rslora": lora.rslora,
     }

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 
 class ChunkedLogprobs(torch.autograd.Function):
@@ -83,3 +84,41 @@ def chunked_logprobs(
         hidden_NE, head_VE, target_N, temperature_N, chunk, entropy_gradient
     )
     return logprobs, entropy
+
+
+def whole_logprobs(
+    hidden_NE: Tensor,
+    head_VE: Tensor,
+    target_N: Tensor,
+    temperature_N: Tensor,
+    *,
+    chunk: int,
+    entropy_gradient: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`chunked_logprobs` of a head that is trained too.
+
+    Each chunk's logits are computed again in the backward pass instead of being kept. The entropies have a gradient
+    with `entropy_gradient` alone.
+    """
+
+    def part(
+        hidden_CE: Tensor, head_VE: Tensor, target_C: Tensor, temperature_C: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        logprobs_CV = ((hidden_CE @ head_VE.T).float() / temperature_C[:, None]).log_softmax(dim=-1)
+        chosen_C = logprobs_CV.gather(1, target_C[:, None])[:, 0]
+        measured_CV = logprobs_CV if entropy_gradient else logprobs_CV.detach()
+        return chosen_C, -(measured_CV.exp() * measured_CV).sum(-1)
+
+    found = [
+        checkpoint(
+            part,
+            hidden_NE[start : start + chunk],
+            head_VE,
+            target_N[start : start + chunk],
+            temperature_N[start : start + chunk],
+            use_reentrant=False,
+        )
+        for start in range(0, len(target_N), chunk)
+    ]
+    logprobs, entropies = zip(*found, strict=True)
+    return torch.cat(logprobs), torch.cat(entropies)

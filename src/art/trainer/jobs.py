@@ -18,7 +18,7 @@ from art.trainer.checkpoint import CheckpointStore, TrainerState
 from art.trainer.figures import batch_metrics, check_finite, step_metrics
 from art.trainer.forward import Dtype, Policy, adapter_config, choose_dtype
 from art.trainer.lookback import look_back
-from art.trainer.optimizer import make_optimizer, save_moments
+from art.trainer.optimizer import Optimizer, Saved
 from art.trainer.protocol import (
     CheckpointInfo,
     PrepareModel,
@@ -42,9 +42,9 @@ class Trainer:
         self._dtype, reason = choose_dtype(dtype)
         self.notes = [f"training in {str(self._dtype).removeprefix('torch.')}: {reason}"]
         self._policy: Policy | None = None
-        self._loaded: tuple[str, str, LoraConfig] | None = None
+        self._loaded: tuple[str, str, LoraConfig | None] | None = None
 
-    def policy(self, base: ResolvedBaseModel, lora: LoraConfig) -> Policy:
+    def policy(self, base: ResolvedBaseModel, lora: LoraConfig | None) -> Policy:
         """The policy of this base and adapter shape, loaded when it is not the one in memory."""
         wanted = (base.path, base.sha256, lora)
         if self._policy is None or self._loaded != wanted:
@@ -67,7 +67,7 @@ class Trainer:
             )
         tensors = (
             read_adapter(Path(request.initial_adapter), request.lora, option="initial_adapter")
-            if request.initial_adapter
+            if request.initial_adapter and request.lora is not None
             else None
         )
         policy = self.policy(request.base, request.lora)
@@ -125,20 +125,20 @@ class Trainer:
             metrics=metrics,
             rollouts=batch.rollout_outcomes(),
             fates=batch.choice_fates(),
-            notes=batch.notes + notes,
+            notes=batch.notes + notes + optimizer.notes,
         )
         info = self._publish(job, store, batch, policy, optimizer, state, outcome)
         return outcome.model_copy(update={"checkpoint": info})
 
-    def _resume(
-        self, job: TrainJob, store: CheckpointStore
-    ) -> tuple[Policy, torch.optim.AdamW, TrainerState]:
+    def _resume(self, job: TrainJob, store: CheckpointStore) -> tuple[Policy, Optimizer, TrainerState]:
         """Adapter, optimizer and random state of the parent step, always from its files."""
         policy = self.policy(job.base, job.lora)
         policy.load_adapter_state(store.load_adapter(job.parent_step))
         state = store.load_state(job.parent_step)
         state.restore_rng()
-        optimizer = make_optimizer(policy.parameters, job.config, store.load_optimizer(job.parent_step))
+        saved = Saved.of("rl", store.load_optimizer(job.parent_step), state.optimizers)
+        before = state.updates - state.sft_updates
+        optimizer = Optimizer(policy.parameters, job.config, saved, updates=before)
         return policy, optimizer, state
 
     def _update(
@@ -146,7 +146,7 @@ class Trainer:
         job: TrainJob,
         batch: Batch,
         policy: Policy,
-        optimizer: torch.optim.AdamW,
+        optimizer: Optimizer,
         on_progress: Callable[[Progress], None],
     ) -> tuple[Tally, list[str]]:
         def on_lookback(done: int, total: int) -> None:
@@ -174,7 +174,7 @@ class Trainer:
         store: CheckpointStore,
         batch: Batch,
         policy: Policy,
-        optimizer: torch.optim.AdamW,
+        optimizer: Optimizer,
         parent: TrainerState,
         outcome: TrainOutcome,
     ) -> CheckpointInfo:
@@ -190,8 +190,13 @@ class Trainer:
             manifest,
             adapter=policy.adapter_state(),
             adapter_config=adapter_config(job.lora, job.base.path),
-            optimizer=save_moments(optimizer, policy.parameters),
-            state=TrainerState.capture(batch=job.batch, updates=updates),
+            optimizer=optimizer.state(),
+            state=TrainerState.capture(
+                batch=job.batch,
+                updates=updates,
+                sft_updates=parent.sft_updates,
+                optimizers={**parent.optimizers, "rl": job.config.optimizer},
+            ),
         )
 
 

@@ -22,10 +22,12 @@ from torch.nn import functional
 from art.base_model.files import TensorFile, read_json
 from art.base_model.llama import EMBEDDING, HEAD, LINEARS, NAMES, LlamaConfig
 from art.base_model.memory import memory_bytes
-from art.config.model import LoraConfig
+from art.config.model import LoraConfig, Quantization
 from art.errors import ConfigError
 from art.trainer.attention import Plan, tree_attention
 from art.trainer.lora import Adapter, FusedLinear
+from art.trainer.quantized import Packed, PackedStack
+from art.trainer.quantized_model import kind_of
 
 MERGED_SHARE = 0.15
 """Of the machine's memory, what second copies of the layers' weights may take."""
@@ -107,9 +109,12 @@ class Layer:
     gate_up: FusedLinear
     down: FusedLinear
 
+    def linears(self) -> tuple[FusedLinear, ...]:
+        return self.qkv, self.out, self.gate_up, self.down
+
     def adapters(self) -> Iterator[Adapter]:
         """In the order of the model's modules."""
-        for linear in (self.qkv, self.out, self.gate_up, self.down):
+        for linear in self.linears():
             yield from linear.adapters
 
 
@@ -144,10 +149,10 @@ class LlamaBody:
         self.device = self._embedding_V_E.device
         self._adapted = True
         self.parameters = {
-            f"base_model.model.{adapter.name}.lora_{letter}.default.weight": matrix
+            f"base_model.model.{adapter.name}.{name}": parameter
             for layer in layers
             for adapter in layer.adapters()
-            for letter, matrix in (("A", adapter.a_R_I), ("B", adapter.b_O_R))
+            for name, parameter in adapter.parameters()
         }
 
     @classmethod
@@ -155,9 +160,11 @@ class LlamaBody:
         """ConfigError when the model or the adapter's targets are not implemented here."""
         config = LlamaConfig.read(_served_here(read_json(folder / "config.json"), lora))
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        packing = kind_of(folder)
+        merge = packing is None and merges(config, dtype, device)
         with TensorFile.of_model(folder) as file, torch.random.fork_rng():
             torch.manual_seed(lora.seed)
-            builder = _Builder(file, config, lora, dtype, device, merges(config, dtype, device))
+            builder = _Builder(file, config, lora, dtype, device, merge, packing)
             layers = [builder.layer(index) for index in range(config.layers)]
             outer = {name: builder.tensor(name) for name in (EMBEDDING, "model.norm.weight")}
             outer[HEAD] = outer[EMBEDDING] if config.tied else builder.tensor(HEAD)
@@ -174,7 +181,8 @@ class LlamaBody:
 
     @property
     def activation_numbers(self) -> int:
-        return activation_numbers(self.config)
+        stretched = sum(one.outputs for layer in self._layers for one in layer.linears() if one.dora)
+        return activation_numbers(self.config) + stretched
 
     def hidden(self, token_S: Tensor, depth_S: Tensor, blocks: Plan | None) -> Tensor:
         """[S, E] after the last norm. Without `blocks` the tokens are one sequence, computed by torch's attention."""
@@ -243,6 +251,8 @@ class _Builder:
     dtype: torch.dtype
     device: torch.device
     merge: bool
+    packing: Quantization | None
+    """The grid that the matrices are on, and are packed by."""
 
     def layer(self, index: int) -> Layer:
         at = f"model.layers.{index}."
@@ -281,11 +291,16 @@ class _Builder:
             start = end
         if biases and len(biases) != len(weights):
             raise ConfigError("only some matrices of a layer have a bias")
+        weight_O_I = torch.cat(weights)
+        packed = [Packed.of(weight, self.packing) for weight in weights] if self.packing else None
+        if self.lora.dora:
+            for adapter in adapters:
+                adapter.add_magnitude(weight_O_I)
         return FusedLinear(
-            torch.cat(weights),
+            weight_O_I if packed is None else PackedStack(packed, self.dtype),
             torch.cat(biases) if biases else None,
             adapters,
-            self.lora.alpha / self.lora.r,
+            self.lora.scale,
             merge=self.merge,
         )
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from art.algorithms.kl import ESTIMATORS
+from art.errors import UnsupportedOption
 from art.tokens.samples import FloatArray, SampledChoice
 from art.trainer.adapter_files import read_adapter
 from art.trainer.batch import Batch
@@ -89,6 +90,12 @@ def reference_policy(job: TrainJob, policy: Policy) -> Iterator[None]:
     if step is not None:
         tensors = CheckpointStore(Path(job.model_dir)).load_adapter(step)
     else:
+        if job.lora is None:
+            raise UnsupportedOption(
+                f"kl_ref_adapter_path={folder!r} cannot be applied",
+                cause="all weights of the model are trained, and an adapter is none of its steps",
+                hint="use kl_penalty_reference_step, or leave both out for the base model",
+            )
         tensors = read_adapter(Path(folder or ""), job.lora, option="kl_ref_adapter_path")
     trained = policy.adapter_state()
     policy.load_adapter_state(tensors)

@@ -1,5 +1,12 @@
 """A frozen linear layer, several matrices of one input fused, with a LoRA adapter on any of them.
 
+A layer's weight is W + scale B A. With DoRA (arXiv:2402.09353) row o of it is scaled to the length m_o, which is trained:
+
+    W'_o = m_o / n_o * (W + scale B A)_o,   n_o = ||(W + scale B A)_o||
+
+with n taken as a constant in the gradient (section 4.3 of the paper), as PEFT does. So the layer is the plain one without
+its bias, whose outputs are then multiplied by m / n.
+
 Axis legend: S tokens, I input features, O output features, R ranks of all adapters of the layer together.
 """
 
@@ -14,13 +21,17 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from art.trainer.quantized import PackedStack
+
+TINY = 1e-30
+"""A row shorter than this counts as this long: a row of zeros stays one."""
 LINE = 16
 """Numbers of float32 in a cache line: ranks are padded to whole ones, so that rows begin at one."""
 
 
 @dataclass(slots=True)
 class Adapter:
-    """The two matrices of one target: rows `start` ... `end` of the fused output get scale * B A x."""
+    """The matrices of one target: rows `start` ... `end` of the fused output get scale * B A x."""
 
     name: str
     """The module's name in the model, such as `model.layers.0.mlp.up_proj`."""
@@ -28,6 +39,8 @@ class Adapter:
     end: int
     a_R_I: Parameter
     b_O_R: Parameter
+    magnitude_O: Parameter | None = None
+    """m, with DoRA; float32."""
 
     @classmethod
     def fresh(cls, name: str, start: int, end: int, *, inputs: int, rank: int) -> Adapter:
@@ -35,6 +48,24 @@ class Adapter:
         a_R_I = torch.empty(rank, inputs)
         torch.nn.init.kaiming_uniform_(a_R_I, a=math.sqrt(5))
         return cls(name, start, end, Parameter(a_R_I), Parameter(torch.zeros(end - start, rank)))
+
+    def add_magnitude(self, weight_O_I: Tensor) -> None:
+        """Make it DoRA: m starts as the lengths of its rows of the layer's weight."""
+        self.magnitude_O = Parameter(self.norms(weight_O_I, scale=0.0))
+
+    def parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """What is trained, by the names that PEFT gives it inside the module."""
+        yield "lora_A.default.weight", self.a_R_I
+        yield "lora_B.default.weight", self.b_O_R
+        if self.magnitude_O is not None:
+            yield "lora_magnitude_vector.default.weight", self.magnitude_O
+
+    @torch.no_grad()
+    def norms(self, weight_O_I: Tensor, *, scale: float) -> Tensor:
+        """n of the adapter's rows, in float32. `weight_O_I` is the whole layer's."""
+        rows = weight_O_I[self.start : self.end].float()
+        summed = torch.addmm(rows, self.b_O_R, self.a_R_I, alpha=scale)
+        return torch.linalg.vector_norm(summed, dim=1).clamp_(min=TINY)
 
 
 class _Fused(torch.autograd.Function):
@@ -46,7 +77,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x_S_I: Tensor, layer: FusedLinear, *pairs: Tensor) -> Tensor:
-        y_S_O = torch.nn.functional.linear(x_S_I, layer.weight_O_I, layer.bias_O)
+        y_S_O = torch.nn.functional.linear(x_S_I, layer.weight_O_I, layer.inner_bias)
         a_R_I = torch.cat(pairs[::2]).to(x_S_I.dtype)
         h_S_R = x_S_I @ a_R_I.T
         for (rows, ranks), b in zip(layer.spans(), pairs[1::2], strict=True):
@@ -120,16 +151,30 @@ class _Merged(torch.autograd.Function):
 class FusedLinear:
     """The layer. Without adapters it is a plain linear function whose weights get no gradient."""
 
-    weight_O_I: Tensor
+    frozen: Tensor | PackedStack
+    """The base model's weights, [O, I]."""
     bias_O: Tensor | None
     adapters: list[Adapter]
     scale: float
-    """alpha / r."""
+    """LoraConfig.scale."""
     merge: bool = False
     """Where gradients are wanted, compute with a second copy of the weights that has the adapters added. In float32
     alone: in bfloat16 the sum would round most of a small adapter away."""
     _joined: tuple[Tensor, Tensor | None] | None = field(default=None, init=False, repr=False)
     _joined_at: tuple[int, ...] = field(default=(), init=False, repr=False)
+    _norms: list[Tensor] = field(default_factory=list, init=False, repr=False)
+    _norms_at: tuple[int, ...] = field(default=(), init=False, repr=False)
+
+    @property
+    def weight_O_I(self) -> Tensor:  # noqa: N802
+        """What is computed with. Of packed weights it is made at each use, and not kept."""
+        return self.frozen.dense() if isinstance(self.frozen, PackedStack) else self.frozen
+
+    @property
+    def outputs(self) -> int:
+        """O."""
+        frozen = self.frozen
+        return sum(part.rows for part in frozen.parts) if isinstance(frozen, PackedStack) else len(frozen)
 
     def __call__(self, x_S_I: Tensor, *, adapted: bool = True) -> Tensor:
         """[S, O]."""
@@ -138,7 +183,21 @@ class FusedLinear:
         # Adding up costs a pass over all weights for every change of the adapter, too much for one short probe.
         kind: Any = _Merged if self.merge and torch.is_grad_enabled() else _Fused
         y_S_O: Tensor = kind.apply(x_S_I, self, *self._matrices())
-        return y_S_O
+        if not self.dora:
+            return y_S_O
+        stretched_S_O = y_S_O * self._stretch()
+        if self.bias_O is not None:
+            stretched_S_O = stretched_S_O + self.bias_O
+        return stretched_S_O.to(x_S_I.dtype)
+
+    @property
+    def dora(self) -> bool:
+        return any(adapter.magnitude_O is not None for adapter in self.adapters)
+
+    @property
+    def inner_bias(self) -> Tensor | None:
+        """What is added before the outputs are stretched: with DoRA the bias comes behind."""
+        return None if self.dora else self.bias_O
 
     def spans(self) -> Iterator[tuple[slice, slice]]:
         """Per adapter its rows of the output and its ranks among all of the layer."""
@@ -163,6 +222,21 @@ class FusedLinear:
             self._joined_at = now
         return self._joined
 
+    def _stretch(self) -> Tensor:
+        """[O], m / n, and 1 in rows without an adapter; float32. n is made anew when a matrix has changed."""
+        now = tuple(matrix._version for matrix in self._matrices())
+        if now != self._norms_at:
+            weight_O_I = self.weight_O_I
+            self._norms = [adapter.norms(weight_O_I, scale=self.scale) for adapter in self.adapters]
+            self._norms_at = now
+        parts: list[Tensor] = []
+        at = 0
+        for adapter, norms_O in zip(self.adapters, self._norms, strict=True):
+            assert adapter.magnitude_O is not None, "all adapters of a layer are of one kind"
+            parts += [norms_O.new_ones(adapter.start - at), adapter.magnitude_O / norms_O]
+            at = adapter.end
+        return torch.cat([*parts, self._norms[0].new_ones(self.outputs - at)])
+
     def _matrices(self) -> list[Parameter]:
         return [matrix for adapter in self.adapters for matrix in (adapter.a_R_I, adapter.b_O_R)]
 
@@ -174,7 +248,8 @@ class FusedLinear:
         else:
             ranks = -(-sum(len(adapter.a_R_I) for adapter in self.adapters) // LINE) * LINE
             joined = self.weight_O_I.new_zeros(outputs + ranks, inputs + ranks)
-            bias = None if self.bias_O is None else torch.nn.functional.pad(self.bias_O, (0, ranks))
+            inner_O = self.inner_bias
+            bias = None if inner_O is None else torch.nn.functional.pad(inner_O, (0, ranks))
         a_R_I, b_O_R = joined[outputs:, :inputs], joined[:outputs, inputs:]
         for adapter, (rows, ranks_of) in zip(self.adapters, self.spans(), strict=True):
             a_R_I[ranks_of] = adapter.a_R_I

@@ -76,7 +76,7 @@ def convert(model: PackagedModel, gguf: Path, cache_dir: Path) -> Path:
             hint="pip install 'agent-reinforcement-trainer[demo]'",
         )
     cache_dir.mkdir(parents=True, exist_ok=True)
-    with _locked(cache_dir / f"{model.slug}.lock", model.hub_id):
+    with locked(cache_dir / f"{model.slug}.lock", model.hub_id):
         if folder := converted_folder(model, cache_dir):
             return folder
         for leftover in cache_dir.glob(f".tmp-{model.slug}-*"):
@@ -119,7 +119,7 @@ def _write_folder(gguf: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _locked(path: Path, what: str) -> Iterator[None]:
+def locked(path: Path, what: str) -> Iterator[None]:
     """Hold an exclusive file lock; it goes with the process, so a killed holder blocks nobody."""
     deadline = time.monotonic() + LOCK_SECONDS
     with path.open("a") as handle:

@@ -36,18 +36,21 @@ class PeftBody:
 
         ConfigError when transformers cannot load it, PEFT cannot attach the adapter, or its layers are local.
         """
-        AttentionInterface.register(TREE, _interface)
+        AttentionInterface.register(TREE, tree_interface)
         with boundary(f"loading {base}", ConfigError):
             model = AutoModelForCausalLM.from_pretrained(
                 base, dtype=dtype, attn_implementation=TREE, local_files_only=True
             )
         model.to("cuda" if torch.cuda.is_available() else "cpu")
         model.eval()
+        head = model.get_output_embeddings()
         shape = peft.LoraConfig(
             r=lora.r,
             lora_alpha=lora.alpha,
             target_modules=list(lora.target_modules),
             lora_dropout=0.0,
+            use_rslora=lora.rslora,
+            use_dora=lora.dora,
             bias="none",
             task_type="CAUSAL_LM",
             base_model_name_or_path=str(base),
@@ -56,6 +59,12 @@ class PeftBody:
             torch.manual_seed(lora.seed)
             with boundary("attaching the adapter", ConfigError, hint="check lora.target_modules"):
                 wrapped = peft.get_peft_model(model, shape, autocast_adapter_dtype=True)
+        if wrapped.get_base_model().get_output_embeddings() is not head:
+            raise ConfigError(
+                "an adapter on the LM head cannot be trained",
+                cause="the trainer computes log-probabilities in chunks with the head's own weights",
+                hint="leave the head out of lora.target_modules",
+            )
         return cls(wrapped)
 
     @property
@@ -103,7 +112,7 @@ class PeftBody:
             yield
 
 
-def _interface(
+def tree_interface(
     module: torch.nn.Module,
     query: Tensor,
     key: Tensor,
@@ -115,5 +124,7 @@ def _interface(
     **unused: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls: [1, H, S, D] in, [1, S, H, D] out."""
-    out = tree_attention(query[0], key[0], value[0], art_plan, scale=scaling)
+    # Under autocast the positions leave queries and keys in float32.
+    q, k = query[0].to(value.dtype), key[0].to(value.dtype)
+    out = tree_attention(q, k, value[0], art_plan, scale=scaling)
     return out.transpose(0, 1).unsqueeze(0), None

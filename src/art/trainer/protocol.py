@@ -4,7 +4,7 @@ Torch-free: the gateway imports this module. The gateway holds a `Trainer` (serv
 `art.ipc` to a worker process (`python -m art.trainer.worker`).
 
 Methods over the channel:
-    resolve_base_model  {"name"}        -> ResolvedBaseModel
+    resolve_base_model  {"name", "quantization"}  -> ResolvedBaseModel
     prepare_model       PrepareModel    -> CheckpointInfo            (publishes step 0 unless there)
     train               TrainJob        -> events Progress, result TrainOutcome   (idempotent by job_id)
     train_sft           SftJob          -> events Progress, result TrainOutcome   (idempotent by job_id)
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from art.config.model import LoraConfig
+from art.config.model import LoraConfig, Quantization
 from art.config.train import ResolvedTrainConfig
 from art.types.jobs import (
     CheckpointInfo,
@@ -60,7 +60,8 @@ class PrepareModel(BaseModel):
     base: ResolvedBaseModel
     model_dir: str
     """`<path>/<project>/models/<name>`, absolute."""
-    lora: LoraConfig = Field(default_factory=lambda: LoraConfig())
+    lora: LoraConfig | None = Field(default_factory=lambda: LoraConfig())
+    """None: all weights are trained."""
     initial_adapter: str | None = None
     """Folder of an existing PEFT adapter that becomes step 0."""
     fork_of: str | None = None
@@ -84,7 +85,8 @@ class Job(BaseModel):
     parent_step: int
     step: int
     """The step to publish."""
-    lora: LoraConfig
+    lora: LoraConfig | None
+    """None: all weights are trained."""
     history: str = "keep"
     """The model's history policy, written into the manifest."""
     seed: int = 0
@@ -134,7 +136,9 @@ class TrainOutcome(BaseModel):
 class Trainer(Protocol):
     """The gateway's view. A dead worker raises WorkerDied in every pending call."""
 
-    async def resolve_base_model(self, name: str) -> ResolvedBaseModel: ...
+    async def resolve_base_model(
+        self, name: str, *, quantization: Quantization | None = None
+    ) -> ResolvedBaseModel: ...
 
     async def prepare_model(self, request: PrepareModel) -> CheckpointInfo: ...
 

@@ -8,10 +8,10 @@ the mean negative log-likelihood of its trained tokens (cross-entropy in nats at
 so a long answer weighs more than a short one, as is usual for SFT. Batches are normalised as a whole: how they are
 cut into rows changes nothing. Prompts that examples share are computed once.
 
-Adam's moments of supervised training lie beside those of reinforcement learning in `optimizer.safetensors`, under
-`sft.`: the gradients differ by orders of magnitude, and second moments of the one would hold back the other for
-a hundred updates. Calls that follow one another go on with the moments of the last, so training a file in chunks
-is training it at once.
+The optimizer's moments of supervised training lie beside those of reinforcement learning in
+`optimizer.safetensors`, under `sft.`: the gradients differ by orders of magnitude, and second moments of the one would
+hold back the other for a hundred updates. Calls that follow one another go on with the moments of the last, so
+training a file in chunks is training it at once.
 
 Axis legend: N trained tokens.
 """
@@ -38,14 +38,12 @@ from art.trainer.checkpoint import CheckpointStore, TrainerState
 from art.trainer.figures import check_finite
 from art.trainer.forward import adapter_config
 from art.trainer.jobs import STEP_HINT, Trainer
-from art.trainer.optimizer import make_optimizer, save_moments, set_step_size
+from art.trainer.optimizer import MOMENTS, Optimizer, Saved
 from art.trainer.protocol import CheckpointInfo, Progress, SftJob, TrainOutcome
 from art.trainer.publish import manifest_of
 
 log = logging.getLogger(__name__)
 
-MOMENTS = "sft."
-"""Before the names of supervised training's moments."""
 OnProgress = Callable[[Progress], None]
 
 
@@ -156,6 +154,7 @@ class Sums:
 
     losses: list[float] = field(default_factory=list)
     grad_norms: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
     entropy: float = 0.0
     targets: int = 0
     computed: int = 0
@@ -174,32 +173,31 @@ class _Run:
         self._state = store.load_state(job.parent_step)
         self._state.restore_rng()
         self._saved = store.load_optimizer(job.parent_step)
-        ours = {
-            name.removeprefix(MOMENTS): value
-            for name, value in self._saved.items()
-            if name.startswith(MOMENTS)
-        }
-        self._optimizer = make_optimizer(self.policy.parameters, self._config, ours)
+        saved = Saved.of("sft", self._saved, self._state.optimizers)
+        before = 0 if self._config.schedule_updates is None else self._state.sft_updates
+        self._optimizer = Optimizer(self.policy.parameters, self._config, saved, updates=before)
         self._row_tokens, reason = self.policy.row_tokens(self._config)
-        self.notes = [*trainer.notes, self.policy.note, reason]
+        self.notes = [*trainer.notes, self.policy.note, reason, *self._optimizer.notes]
         self._sums = Sums()
 
     def train(self, examples: Examples, on_progress: OnProgress) -> None:
         """All updates. TrainingFailed for a loss or gradient that is not finite."""
-        rates = self._config.learning_rates
+        peaks = self._config.learning_rates
         for number, choices in enumerate(examples.batches(self._config.batch_size)):
             if not choices:
                 continue
             if given_up := self.policy.verify(choices, chunk=self._config.logprob_calculation_chunk_size):
                 self.notes.append(given_up)
-            set_step_size(self._optimizer, rates[number])
+            rate = self._optimizer.rate(peaks[number], total=len(peaks))
+            self._optimizer.set_step_size(rate)
+            self._sums.rates.append(rate)
 
             def on_row(number: int = number) -> None:
-                on_progress(Progress(phase="forward", done=number, total=len(rates)))
+                on_progress(Progress(phase="forward", done=number, total=len(peaks)))
 
             loss = self._update(choices, on_row)
-            figures = {"loss/train": loss, "loss/learning_rate": rates[number]}
-            on_progress(Progress(phase="update", done=number + 1, total=len(rates), metrics=figures))
+            figures = {"loss/train": loss, "loss/learning_rate": rate}
+            on_progress(Progress(phase="update", done=number + 1, total=len(peaks), metrics=figures))
 
     def _update(self, choices: Sequence[SampledChoice], on_row: Callable[[], None]) -> float:
         """One optimizer update; its loss."""
@@ -242,7 +240,7 @@ class _Run:
             "loss/train_last": sums.losses[-1],
             "loss/entropy": sums.entropy / sums.targets,
             "loss/grad_norm": sum(sums.grad_norms) / updates,
-            "loss/learning_rate": self._config.learning_rates[-1],
+            "loss/learning_rate": sums.rates[-1],
             "data/step_num_gradient_steps": float(updates),
             "data/step_num_datums": float(sums.rows),
             "data/step_trainer_tokens": float(sums.computed),
@@ -256,15 +254,20 @@ class _Run:
             job, policy, outcome, longest=examples.longest(), sample_digest=examples.digest
         )
         moments = {name: value for name, value in self._saved.items() if not name.startswith(MOMENTS)}
-        for name, value in save_moments(self._optimizer, policy.parameters).items():
+        for name, value in self._optimizer.state().items():
             moments[MOMENTS + name] = value
-        updates = self._state.updates + len(self._sums.losses)
+        made = len(self._sums.losses)
         return self._store.write(
             manifest,
             adapter=policy.adapter_state(),
             adapter_config=adapter_config(job.lora, job.base.path),
             optimizer=moments,
-            state=TrainerState.capture(batch=job.batch, updates=updates),
+            state=TrainerState.capture(
+                batch=job.batch,
+                updates=self._state.updates + made,
+                sft_updates=self._state.sft_updates + made,
+                optimizers={**self._state.optimizers, "sft": self._config.optimizer},
+            ),
         )
 
 

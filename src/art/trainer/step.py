@@ -21,7 +21,7 @@ from art.errors import TrainingFailed
 from art.trainer.batch import Batch, Member
 from art.trainer.forward import Policy, Row
 from art.trainer.lookback import LookBack, OnRow, gather
-from art.trainer.optimizer import set_step_size
+from art.trainer.optimizer import Optimizer
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Updater:
     def __init__(
         self,
         policy: Policy,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer,
         config: ResolvedTrainConfig,
         *,
         row_tokens: int,
@@ -140,17 +140,17 @@ class Updater:
         tally.rows += 1
 
     def _set_step_size(self, share: Sequence[Member], batch: Batch) -> float:
-        """Adam's step size for an update on `share`; returns it."""
+        """The optimizer's step size for an update on `share`; returns it."""
         config = self._config
         size = step_size(
-            config.learning_rate,
+            self._optimizer.rate(config.learning_rate),
             rollouts=len({member.trajectory.rollout_id for member in share}),
             power=config.num_trajectories_learning_rate_multiplier_power,
             reward_deviation=batch.reward_deviation()
             if config.scale_learning_rate_by_reward_std_dev
             else None,
         )
-        set_step_size(self._optimizer, size)
+        self._optimizer.set_step_size(size)
         return size
 
     def _clip(self) -> float:

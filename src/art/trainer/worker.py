@@ -128,7 +128,8 @@ class Worker:
             self._cancelled.pop(key, None)
 
     def _resolve(self, params: dict[str, Any], on_progress: Callable[[Progress], None]) -> dict[str, Any]:
-        return dump(resolve_base_model(str(params.get("name", "")), cache_dir=self._cache_dir))
+        name, quantization = str(params.get("name", "")), params.get("quantization")
+        return dump(resolve_base_model(name, cache_dir=self._cache_dir, quantization=quantization))
 
     def _prepare(self, params: dict[str, Any], on_progress: Callable[[Progress], None]) -> dict[str, Any]:
         return dump(self._trainer.prepare_model(PrepareModel.model_validate(params)))

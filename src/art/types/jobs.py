@@ -63,7 +63,7 @@ class CheckpointInfo(BaseModel):
     probe_token_ids: list[int] = Field(default_factory=list)
     probe_logprobs: list[float] = Field(default_factory=list)
     sha256: str = ""
-    """Of adapter_model.safetensors."""
+    """Of the file that holds what was trained."""
     created_at: float = 0.0
 
 

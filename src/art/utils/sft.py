@@ -6,7 +6,6 @@ A file holds one JSON object a line, as OpenAI's fine-tuning files do: `{"messag
 from __future__ import annotations
 
 import json
-import math
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from art.algorithms.schedules import scheduled_rate
+from art.config.optimizer import Schedule
 from art.config.sft import TrainSFTConfig, resolve_batch_size
 from art.errors import ConfigError, InvalidInput, NotFound
 from art.trajectories import Trajectory
@@ -33,7 +34,6 @@ __all__ = [
     "train_sft_from_file",
 ]
 
-Schedule = Literal["cosine", "linear", "constant"]
 resolve_sft_batch_size = resolve_batch_size
 """The number that "auto" stands for; any other batch size as it is."""
 
@@ -63,16 +63,10 @@ def create_lr_schedule(
     if not 0 <= min_lr <= peak_lr:
         raise InvalidInput(f"min_lr is {min_lr} and peak_lr {peak_lr}", hint="0 <= min_lr <= peak_lr")
 
-    def rate(step: int) -> float:
-        if step < warmup_steps:
-            return peak_lr * (step + 1) / (warmup_steps + 1)
-        part = (step - warmup_steps) / (total_steps - warmup_steps)
-        if method == "constant":
-            return peak_lr
-        falls = 1 - part if method == "linear" else (1 + math.cos(math.pi * part)) / 2
-        return min_lr + (peak_lr - min_lr) * falls
-
-    return [rate(step) for step in range(total_steps)]
+    return [
+        scheduled_rate(step, peak_lr, method=method, warmup=warmup_steps, total=total_steps, floor=min_lr)
+        for step in range(total_steps)
+    ]
 
 
 @dataclass(frozen=True)

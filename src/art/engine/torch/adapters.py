@@ -12,19 +12,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from art.base_model.files import Read, TensorFile, read_json
 from art.engine.protocol import BASE_VERSION, AdapterCheck, AdapterRef
 from art.engine.torch.architecture import Architecture
 from art.engine.torch.weights import Placement
+from art.engine.torch.whole import WholeModel, is_whole
 from art.errors import ConfigError, Conflict, InvalidInput, NotFound, Overloaded
 
 PREFIX = "base_model.model."
 """What PEFT puts before every parameter's name."""
 
+MAGNITUDE = "lora_magnitude_vector"
+"""PEFT's name of DoRA's lengths of rows."""
+PART = rf"(lora_A|lora_B|{MAGNITUDE})"
+TINY = 1e-30
+"""A row shorter than this counts as this long, as in the trainer: a row of zeros stays one."""
+
 REFUSED = (
-    "use_dora",
     "fan_in_fan_out",
     "modules_to_save",
     "layer_replication",
@@ -36,15 +43,24 @@ REFUSED = (
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What is added to one matrix: scale * b @ a."""
+    """What an adapter makes of one matrix: W + scale * b @ a, whose rows DoRA then scales to the lengths m.
+
+    DoRA (arXiv:2402.09353): row o becomes m_o * V_o / ||V_o|| with V = W + scale * b @ a.
+    """
 
     a_R_I: Tensor
     b_O_R: Tensor
     scale: float
+    magnitude_O: Tensor | None = None
+    """m, with DoRA."""
 
     def add_to(self, weight_O_I: Tensor) -> Tensor:
         """The merged matrix, in float32 (a bf16 sum would round most of a small delta away)."""
-        return weight_O_I.float().addmm(self.b_O_R.float(), self.a_R_I.float(), alpha=self.scale)
+        merged_O_I = weight_O_I.float().addmm(self.b_O_R.float(), self.a_R_I.float(), alpha=self.scale)
+        if self.magnitude_O is not None:
+            norms_O = torch.linalg.vector_norm(merged_O_I, dim=1).clamp_(min=TINY)
+            merged_O_I *= (self.magnitude_O.float() / norms_O)[:, None]
+        return merged_O_I
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +85,32 @@ def read_adapter(folder: Path, adaptable: frozenset[str]) -> Adapter:
     """Read adapter_config.json and adapter_model.safetensors.
 
     Tensors of matrices that are not `adaptable` are named in `unmatched`. NotFound, InvalidInput or ConfigError when
-    a file is missing, damaged or of another kind than plain LoRA.
+    a file is missing, damaged or of another kind than LoRA, rsLoRA and DoRA.
     """
     config = read_json(folder / "adapter_config.json")
     _refuse(config)
     weights = folder / "adapter_model.safetensors"
     if not weights.is_file():
         raise NotFound(f"{weights} does not exist", hint="give the folder of a published checkpoint")
+    parts = {"lora_A", "lora_B"} | ({MAGNITUDE} if config.get("use_dora") else set())
     halves: dict[str, dict[str, Tensor]] = {}
     unmatched: list[str] = []
     with TensorFile([weights]) as file:
         for name in file.names():
-            found = re.fullmatch(rf"(?:{re.escape(PREFIX)})?(.+)\.lora_([AB])(?:\.default)?\.weight", name)
-            if found is None or f"{found[1]}.weight" not in adaptable:
+            found = re.fullmatch(rf"(?:{re.escape(PREFIX)})?(.+)\.{PART}(?:\.default)?(?:\.weight)?", name)
+            if found is None or f"{found[1]}.weight" not in adaptable or found[2] not in parts:
                 unmatched.append(name)
                 continue
             # Cloned: the file may be deleted by retention while the mapped pages are still wanted.
             halves.setdefault(found[1], {})[found[2]] = file.read(name).clone()
     deltas: dict[str, Delta] = {}
     for stem, half in halves.items():
-        if len(half) != 2:
-            raise InvalidInput(f"{weights} holds only one of lora_A and lora_B of {stem}")
-        deltas[f"{stem}.weight"] = Delta(half["A"], half["B"], _scale(config, stem, rank=half["A"].shape[0]))
-    return Adapter(deltas, matched=2 * len(deltas), unmatched=sorted(unmatched))
+        if missing := parts - half.keys():
+            raise InvalidInput(f"{weights} has no {' and no '.join(sorted(missing))} of {stem}")
+        a_R_I, b_O_R = half["lora_A"], half["lora_B"]
+        scale = _scale(config, stem, rank=a_R_I.shape[0])
+        deltas[f"{stem}.weight"] = Delta(a_R_I, b_O_R, scale, half.get(MAGNITUDE))
+    return Adapter(deltas, matched=len(parts) * len(deltas), unmatched=sorted(unmatched))
 
 
 def _scale(config: dict[str, Any], stem: str, *, rank: int) -> float:
@@ -113,9 +132,15 @@ def _refuse(config: dict[str, Any]) -> None:
         raise InvalidInput("adapter_config.json has no lora_alpha")
     for name in REFUSED:
         if config.get(name):
-            raise ConfigError(f"an adapter with {name} cannot be served", hint="supported: plain LoRA")
+            raise ConfigError(
+                f"an adapter with {name} cannot be served", hint="supported: LoRA, rsLoRA and DoRA"
+            )
     if config.get("bias", "none") != "none":
         raise ConfigError("an adapter with trained biases cannot be served", hint='supported: bias="none"')
+
+
+Probe = Callable[[Any, list[int]], list[float]]
+"""(weights, token ids) -> log-probabilities."""
 
 
 @dataclass(slots=True)
@@ -157,33 +182,40 @@ class AdapterStore:
         return loaded.weights
 
     def load(
-        self, ref: AdapterRef, *, busy: Collection[str], probe: Callable[[Any, list[int]], list[float]]
+        self, ref: AdapterRef, *, busy: Collection[str], probe: Probe
     ) -> tuple[AdapterCheck, str | None]:
-        """Merge an adapter; its check, and the version that made room for it, if one had to.
+        """Merge an adapter, or place a whole model; its check, and the version that made room for it, if one had to.
 
-        `probe(weights, token_ids)` gives log-probabilities. Overloaded when every loaded version is `busy`; Conflict
-        when the version is loaded from another folder: adapters are immutable.
+        Overloaded when every loaded version is `busy`; Conflict when the version is loaded from another folder: adapters
+        are immutable.
         """
         known = self._loaded.get(ref.version)
         if known is not None and known.ref == ref:
             return known.check, None
         if known is not None and known.ref.path != ref.path:
             raise Conflict(f"adapter {ref.version!r} is loaded already", cause=f"from {known.ref.path}")
+        if is_whole(Path(ref.path)):
+            evicted = None if known is not None else self._make_room(busy)
+            whole = WholeModel.load(ref, self._architecture, self._read, self._placement)
+            return self._keep(ref, whole.weights, whole, probe), evicted
         adapter = read_adapter(Path(ref.path), self._architecture.adaptable)
         self._check_shapes(adapter, ref)
         evicted = None if known is not None else self._make_room(busy)
         weights = self._architecture.build(
             adapter.merged(self._read), self._placement, base=self._base, changed=frozenset(adapter.deltas)
         )
+        return self._keep(ref, weights, adapter, probe), evicted
+
+    def _keep(self, ref: AdapterRef, weights: Any, found: Adapter | WholeModel, probe: Probe) -> AdapterCheck:
         check = AdapterCheck(
             version=ref.version,
-            matched=adapter.matched,
-            unmatched=adapter.unmatched,
+            matched=found.matched,
+            unmatched=found.unmatched,
             probe_logprobs=probe(weights, ref.probe_token_ids),
             base_probe_logprobs=probe(self._base, ref.probe_token_ids),
         )
         self._loaded[ref.version] = _Loaded(ref, weights, check)
-        return check, evicted
+        return check
 
     def unload(self, version: str, *, busy: Collection[str]) -> None:
         """Forget a version. Conflict while requests run on it; unknown ones are gone already."""
@@ -206,7 +238,9 @@ class AdapterStore:
     def _check_shapes(self, adapter: Adapter, ref: AdapterRef) -> None:
         for name, delta in adapter.deltas.items():
             wanted, given = tuple(self._read(name).shape), (delta.b_O_R.shape[0], delta.a_R_I.shape[1])
-            if wanted != given or delta.a_R_I.shape[0] != delta.b_O_R.shape[1]:
+            lengths = delta.magnitude_O
+            ranks_fit = delta.a_R_I.shape[0] == delta.b_O_R.shape[1]
+            if wanted != given or not ranks_fit or (lengths is not None and lengths.shape != wanted[:1]):
                 raise InvalidInput(
                     f"the adapter in {ref.path} does not fit the base model",
                     cause=f"{name} is {wanted}, the adapter's product {given}",
