@@ -68,12 +68,12 @@ def test_values_that_contradict_each_other_are_refused(options: dict[str, Any], 
 @pytest.mark.parametrize(
     ("options", "clip", "level"),
     [
-        ({}, (0.2, 0.28), "token"),
-        ({"loss_fn": "cispo"}, (1.0, 4.0), "token"),
+        ({}, (1.0, 4.0), "token"),
+        ({"loss_fn": "ppo"}, (0.2, 0.28), "token"),
         ({"loss_fn": "cispo", "importance_sampling_level": "average"}, (1.0, 4.0), "average"),
         ({"loss_fn": "gspo"}, (3e-4, 4e-4), "sequence"),
         ({"loss_fn": "gspo", "importance_sampling_level": "sequence"}, (3e-4, 4e-4), "sequence"),
-        ({"epsilon": 0.1}, (0.1, 0.28), "token"),
+        ({"epsilon": 0.1}, (0.1, 4.0), "token"),
         ({"loss_fn": "my.losses:smooth", "epsilon_high": 0.5}, (0.2, 0.5), "token"),
     ],
 )
