@@ -473,7 +473,7 @@ def test_what_cannot_be_trained_on_never_reaches_the_server(
         ({"plot_tensors": True}, UnsupportedOption, "RemoteBackend does not support plot_tensors=True"),
         ({"kl_estimator": "k2"}, UnsupportedOption, "kl_estimator='k2' cannot be applied"),
         ({"loss_fn": "dro"}, UnsupportedOption, "RemoteBackend does not support loss_fn='dro'"),
-        ({"loss_fn": "dro"}, UnsupportedOption, "leave loss_fn out: ppo"),
+        ({"loss_fn": "dro"}, UnsupportedOption, "leave loss_fn out: cispo"),
         ({"loss_fn": "cispo", "ppo": True}, ConfigError, "loss_fn and ppo mean the same and differ"),
         ({"lr": 1e-5}, ConfigError, "did you mean learning_rate"),
         ({"config": {"learning_rate": 1e-5}}, ConfigError, "config is a dict, not an art.TrainConfig"),

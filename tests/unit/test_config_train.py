@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from art.config.model import LoraConfig
 from art.config.train import ResolvedTrainConfig, TrainConfig
 from art.errors import ConfigError, UnsupportedOption
 
@@ -114,3 +115,9 @@ def test_a_configuration_survives_its_json() -> None:
     )
     assert ResolvedTrainConfig.model_validate_json(config.model_dump_json()) == config
     assert ResolvedTrainConfig(**config.model_dump()) == config
+
+
+def test_an_adapters_options_by_other_words() -> None:
+    for name, meant in (("rank", "r"), ("lora_alpha", "alpha"), ("aplha", "alpha")):
+        with pytest.raises(ValueError, match=f"no option '{name}'; did you mean {meant}"):
+            LoraConfig(**{name: 4})

@@ -7,12 +7,15 @@ from collections.abc import Awaitable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from pydantic import ValidationError
+
 from art.backends.handover import groups_to_wire
 from art.backends.http import Connection, Locator
 from art.backends.jobs import run_job
 from art.backends.options import train_config
 from art.backends.results import LocalTrainResult, from_job
 from art.backends.sft import sft_config, sft_request
+from art.config.model import ModelConfig
 from art.config.sft import TrainSFTConfig
 from art.config.train import TrainConfig
 from art.errors import ConfigError, InvalidInput
@@ -57,9 +60,7 @@ class ServerBackend:
         config = model.server_config()
         if config is None:
             return  # a model that is only prompted: nothing to serve or train
-        info = await self._connection.api.register(
-            wire.RegisterModel(project=model.project, name=model.name, config=config)
-        )
+        info = await self._connection.api.register(_registration(model.project, model.name, config))
         endpoint = await self._connection.endpoint()
         model.bind(info, url=endpoint.url, key=endpoint.key, base_path=self.base_path())
         self._connection.notices.show(info.notes, prefix=f"{info.inference_name}: ")
@@ -243,3 +244,15 @@ def best_step(rows: Iterable[dict[str, object]], metric: str, steps: set[int]) -
     if not values:
         return None
     return max(values, key=lambda step: (sum(values[step]) / len(values[step]), step))
+
+
+def _registration(project: str, name: str, config: ModelConfig) -> wire.RegisterModel:
+    """InvalidInput for a name that no model can have."""
+    try:
+        return wire.RegisterModel(project=project, name=name, config=config)
+    except ValidationError as error:
+        raise InvalidInput(
+            f"a model cannot be called {project}/{name}",
+            cause=f"wrong: {', '.join(str(item['loc'][0]) for item in error.errors())}",
+            hint="up to 100 letters, digits, `.`, `_` and `-`, beginning with a letter or a digit",
+        ) from error

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from art.config.train import nearest
 from art.errors import UnsupportedOption
 
 Quantization = Literal["int8", "nf4"]
@@ -38,6 +39,15 @@ class LoraConfig(BaseModel):
     dora: bool = False
     """Train the length of each row of a matrix apart from its direction (DoRA, arXiv:2402.09353): one more number
     for each row, and a slower step."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, data: Any) -> Any:
+        """Unknown options are refused with the one that was probably meant."""
+        if isinstance(data, dict):
+            for name in data.keys() - cls.model_fields.keys():
+                raise ValueError(f"LoraConfig has no option {name!r}; {nearest(str(name), cls.model_fields)}")
+        return data
 
     @property
     def scale(self) -> float:

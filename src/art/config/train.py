@@ -38,6 +38,12 @@ _OTHER_WORDS = {
     "num_epochs": "updates",
     "beta": "kl_penalty_coef",
     "kl_coef": "kl_penalty_coef",
+    "rank": "r",
+    "lora_r": "r",
+    "lora_alpha": "alpha",
+    "targets": "target_modules",
+    "use_rslora": "rslora",
+    "use_dora": "dora",
 }
 """Words that other trainers have for an option and that no likeness of letters leads from."""
 
