@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 120
-FIRST, SECOND = "cold-defaults-seed0", "tictactoe-defaults-seed0"
+FIRST, SECOND = "tictactoe-defaults-seed0", "tictactoe-defaults-seed1"
 
 
 def command(folder: Path, tiny: Path, *more: str) -> list[str]:
@@ -39,11 +39,6 @@ def wait_for(file: Path, study: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-def kill(study: subprocess.Popen[str]) -> None:
-    os.killpg(study.pid, signal.SIGKILL)
-    study.communicate()
-
-
 def test_a_killed_study_goes_on_with_the_run_it_was_at(tmp_path: Path, tiny_model_dir: Path) -> None:
     study = subprocess.Popen(
         command(tmp_path, tiny_model_dir),
@@ -53,9 +48,12 @@ def test_a_killed_study_goes_on_with_the_run_it_was_at(tmp_path: Path, tiny_mode
         start_new_session=True,
     )
     results = tmp_path / "study"
-    wait_for(results / f"{FIRST}.json", study)
-    wait_for(tmp_path / "scratch" / SECOND / "server" / "server.json", study)
-    kill(study)
+    try:
+        wait_for(results / f"{FIRST}.json", study)
+        wait_for(tmp_path / "scratch" / SECOND / "server" / "server.json", study)
+    finally:
+        os.killpg(study.pid, signal.SIGKILL)
+        study.communicate()
     kept = (results / f"{FIRST}.json").read_bytes()
     assert not (results / f"{SECOND}.json").exists()
 
@@ -64,8 +62,8 @@ def test_a_killed_study_goes_on_with_the_run_it_was_at(tmp_path: Path, tiny_mode
     assert f"{SECOND}: 2 of 2" in done.stdout, done.stderr
     assert f"{FIRST}: 1 of 2" not in done.stdout
     assert (results / f"{FIRST}.json").read_bytes() == kept
-    check_cold(json.loads(kept))
-    check(json.loads((results / f"{SECOND}.json").read_text()))
+    for run in (FIRST, SECOND):
+        check(json.loads((results / f"{run}.json").read_text()))
     check_summary(tmp_path)
     listed = ended(tmp_path, tiny_model_dir, "--list").stdout
     assert listed.splitlines() == [f"{FIRST}  done", f"{SECOND}  done"]
@@ -85,21 +83,12 @@ def check(result: dict[str, Any]) -> None:
     assert result["seconds"] == pytest.approx(step["seconds"])
 
 
-def check_cold(result: dict[str, Any]) -> None:
-    """A tiny model earns nothing: no group had a signal, and the train call says so."""
-    check(result)
-    assert result["groups_with_signal"]["before"] == [0, 8]
-    assert "reward" in result["untaught_train_call"]
-    assert result["fine_tuning"]["loss/train"] > 0
-    assert result["demonstrations"] == 20
-
-
 def check_summary(folder: Path) -> None:
     report = json.loads((folder / "study.json").read_text())
-    assert set(report["figures"]) == {"cold defaults", "tictactoe defaults"}
-    assert report["figures"]["tictactoe defaults"]["seeds"] == [0]
+    assert set(report["figures"]) == {"tictactoe defaults"}
+    assert report["figures"]["tictactoe defaults"]["seeds"] == [0, 1]
     missing = next(bar for bar in report["bars"] if bar["name"] == "runs that are missing")
     assert not missing["ok"]
     pictures = {file.name for file in (folder / "study").glob("*.png")}
-    assert pictures == {"cold.png", "tictactoe.png"}
+    assert pictures == {"tictactoe.png"}
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in (folder / "study").glob("*.png"))

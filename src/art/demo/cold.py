@@ -96,26 +96,31 @@ async def measure(
 
 
 async def cold_start(options: Options, display: Display) -> ColdOutcome:
-    """Measure the base model and let it try to train; demonstrate, measure; train, measure."""
+    """The cold start of a new model on a server of its own."""
     steps = TASK.steps if options.steps is None else options.steps
-    held_out = TASK.held_out if options.held_out is None else options.held_out
-    count = DEMONSTRATIONS + max(PROBE_GROUPS, steps * TASK.groups_per_step)
-    drawn, evaluation = TASK.scenarios(options.seed, count, held_out)
-    shown, training = drawn[:DEMONSTRATIONS], drawn[DEMONSTRATIONS:]
     async with art.LocalBackend(path=options.path) as backend:
         model = new_model(f"{TASK.name}-{options.seed}", options.base_model)
         display.phase(f"loading {options.base_model}", 0)
         await model.register(backend)
         runner = Runner(TASK, model, options.seed, display, options.train)
-        base, groups = await measure(runner, training, evaluation, "of the base model")
-        refused = await model.train(groups)
-        display.say(f"a train call on them: {refused.reason or 'published a step'}")
-        display.phase(f"{DEMONSTRATIONS} demonstrations", 0)
-        lessons = [demonstration(scenario) for scenario in shown]
-        fine_tuning = await model.train_sft(lessons * EPOCHS)
-        taught, _ = await measure(runner, training, evaluation, "after the demonstrations")
-        records = await runner.train(training, steps, options.budget_seconds)
-        after, _ = await measure(runner, training, evaluation, "after training")
+        held_out = TASK.held_out if options.held_out is None else options.held_out
+        return await climb(runner, steps, held_out, options.budget_seconds)
+
+
+async def climb(runner: Runner, steps: int, held_out: int, budget_seconds: float | None) -> ColdOutcome:
+    """Measure the base model and let it try to train; demonstrate, measure; train, measure."""
+    count = DEMONSTRATIONS + max(PROBE_GROUPS, steps * runner.task.groups_per_step)
+    drawn, evaluation = runner.task.scenarios(runner.seed, count, held_out)
+    shown, training = drawn[:DEMONSTRATIONS], drawn[DEMONSTRATIONS:]
+    base, groups = await measure(runner, training, evaluation, "of the base model")
+    refused = await runner.model.train(groups)
+    runner.display.say(f"a train call on them: {refused.reason or 'published a step'}")
+    runner.display.phase(f"{DEMONSTRATIONS} demonstrations", 0)
+    lessons = [demonstration(scenario) for scenario in shown]
+    fine_tuning = await runner.model.train_sft(lessons * EPOCHS)
+    taught, _ = await measure(runner, training, evaluation, "after the demonstrations")
+    records = await runner.train(training, steps, budget_seconds)
+    after, _ = await measure(runner, training, evaluation, "after training")
     return ColdOutcome(
         base=base,
         refused=refused.reason,
