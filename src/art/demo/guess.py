@@ -125,10 +125,12 @@ TASK = Task(
     best_constant=best_constant,
     # Every number once, see `scenarios`.
     groups_per_step=7,
-    rollouts_per_group=16,
-    steps=60,
+    rollouts_per_group=8,
+    steps=70,
     learning_rate=5e-4,
     budget_seconds=870.0,
     # Every number equally often.
     held_out=140,
+    # Of 56 runs; their mean has a standard error of 0.04 there.
+    enough=0.92,
 )
