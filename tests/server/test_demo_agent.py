@@ -78,7 +78,7 @@ def guessing_script() -> dict[str, object]:
     for number, before in HALVING.items():
         history = r"Which one is it\?<\|im_end\|>\n<\|im_start\|>assistant\n"
         for number_said, told in zip(before.split()[::2], before.split()[1::2], strict=True):
-            history += rf"{number_said}<\|im_end\|>\n<\|im_start\|>user\n{told}<\|im_end\|>\n<\|im_start\|>assistant\n"
+            history += rf"{number_said}<\|im_end\|>\n<\|im_start\|>user\n{told} than {number_said}<\|im_end\|>\n<\|im_start\|>assistant\n"
         rules.append({"match": history + "$", "replies": [number]})
     return {"rules": rules, "default": "I do not know."}
 

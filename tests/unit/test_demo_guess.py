@@ -52,29 +52,35 @@ def test_a_prompt_holds_no_hint_of_its_number_and_no_held_out_player() -> None:
 
 def test_the_worked_games_follow_their_own_hints() -> None:
     turns = guess.opening("Helen")
-    hints = [place for place, turn in enumerate(turns) if turn["content"] in ("higher", "lower")]
+    hints = [place for place, turn in enumerate(turns) if " than " in turn["content"]]
     assert len(hints) == 4
     for place in hints:
         before, told, after = (turn["content"] for turn in turns[place - 1 : place + 2])
-        assert (after > before) == (told == "higher")
+        assert told == f"{'higher' if after > before else 'lower'} than {before}"
     assert all(guesses[0] != "4" for _, *guesses in guess.EXAMPLES), "the best opening is not given away"
 
 
 @pytest.mark.parametrize(
-    ("answers", "reward"),
+    ("answers", "found", "reward"),
     [
-        (["4"], 1),
-        (["6", "2", "4."], 1),
-        (["3", " 4\n"], 1),
-        (["1", "2", "3"], 0),
-        (["four"], 0),
-        (["4 or 5"], 0),
-        (["8"], 0),
-        ([""], 0),
+        (["4"], 1, 1),
+        (["6", "2", "4."], 1, 1),
+        (["3", " 4\n"], 1, 1),
+        (["1", "2", "3"], 0, 0.4),
+        (["2", "1", "6"], 0, 0.25),
+        (["2", "2", "2"], 0, 0.1),
+        (["2", "7", "8"], 0, 0.25),
+        (["5", "6"], 0, 0.1),
+        (["four"], 0, 0),
+        (["4 or 5"], 0, 0),
+        (["8"], 0, 0),
+        ([""], 0, 0),
     ],
 )
-def test_guess_reward(answers: list[str], reward: float) -> None:
-    assert guess.reward(Scenario("Helen/0", "Helen", "4"), game("4", *answers)) == reward
+def test_guess_reward(answers: list[str], found: float, reward: float) -> None:
+    scenario, turns = Scenario("Helen/0", "Helen", "4"), game("4", *answers)
+    assert guess.found(scenario, turns) == found
+    assert guess.reward(scenario, turns) == pytest.approx(reward)
 
 
 def test_the_best_that_heeds_no_hint_finds_three_of_seven() -> None:

@@ -1,8 +1,12 @@
 """The fifteen-minute task: find a number from 1 to 7 in three guesses.
 
-After each wrong guess the agent is told "higher" or "lower". Reward: 1 for the number, 0 when it was not found in
-three guesses; an answer that is no number from 1 to 7 ends the game. Who ignores the hints finds three numbers of
-seven (0.43), who follows them and guesses at random otherwise 0.68, who halves what is left every time 1.00.
+After each wrong guess the agent is told whether the number is higher or lower; an answer that is no number from 1 to
+7 ends the game. Who ignores the hints finds three numbers of seven (0.43), who follows them and guesses at random
+otherwise 0.68, who halves what is left every time 1.00. That share is what is measured on held-out games.
+
+Training has a reward of more steps: 1 for the number; a game that was lost earns 0.4 in three parts, one for each
+guess that the hints so far allowed. Without them three guesses that differ and ignore the hints are what is learned
+first, at 0.43, and by then nothing else is tried any more.
 
 What is held out: the opening line names a player, and no player of the held-out games occurs in training. The
 seven numbers are those of training (there are no others), each equally often, in an order of their own.
@@ -24,6 +28,8 @@ TURN_TOKENS = 4
 """A guess is one digit and the end of the turn."""
 MAX_GUESSES = 3
 NUMBERS = "1234567"
+ALLOWED_GUESS = (0.1, 0.15, 0.15)
+"""What the first, second and third guess of a lost game earn where the hints allowed them."""
 SYSTEM = "Find the number. Answer with one number from 1 to 7."
 EXAMPLES = (("Alex", "2", "5", "3"), ("Robin", "6", "1", "5"))
 """Worked games in the prompt: the player and the guesses, of which the last one is right. Without one the base model
@@ -64,7 +70,7 @@ def question(player: str) -> dict[str, Any]:
 
 def hint(number: str, guess: str) -> dict[str, Any]:
     """What the agent is told after a wrong guess."""
-    return {"role": "user", "content": "higher" if number > guess else "lower"}
+    return {"role": "user", "content": f"{'higher' if number > guess else 'lower'} than {guess}"}
 
 
 def opening(player: str) -> list[dict[str, Any]]:
@@ -104,10 +110,27 @@ def number_of(answer: str) -> str:
     return guess if len(guess) == 1 and guess in NUMBERS else ""
 
 
-def reward(scenario: Scenario, turns: Turns) -> float:
+def found(scenario: Scenario, turns: Turns) -> float:
     """1 when the last guess is the number: the agent stops there."""
-    last = sampled(turns)[-1]
-    return float(number_of(last.message.content or "") == scenario.hidden)
+    return float(guesses(turns)[-1] == scenario.hidden)
+
+
+def reward(scenario: Scenario, turns: Turns) -> float:
+    """See the module's docstring."""
+    made = guesses(turns)
+    if made[-1] == scenario.hidden:
+        return 1.0
+    left = NUMBERS
+    earned = 0.0
+    for guess, worth in zip(made, ALLOWED_GUESS, strict=False):
+        earned += worth * (guess != "" and guess in left)
+        left = "".join(n for n in left if guess and (n > guess) == (scenario.hidden > guess) and n != guess)
+    return round(earned, 6)
+
+
+def guesses(turns: Turns) -> list[str]:
+    """What was guessed, in order; "" for an answer that is no guess."""
+    return [number_of(choice.message.content or "") for choice in sampled(turns)]
 
 
 def best_constant(held_out: Sequence[Scenario]) -> float:
@@ -122,6 +145,7 @@ TASK = Task(
     scenarios=scenarios,
     agent=agent,
     reward=reward,
+    score=found,
     best_constant=best_constant,
     # Every number once, see `scenarios`.
     groups_per_step=7,

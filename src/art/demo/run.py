@@ -104,12 +104,13 @@ class Runner:
             run_seed=self.seed,
         ) as session:
             turns = await self.task.agent(session.openai_client(), session.model_name, scenario)
-            session.reward = self.task.reward(scenario, turns)
+            judge = (self.task.score if purpose == "evaluate" else None) or self.task.reward
+            session.reward = judge(scenario, turns)
         self.display.advance(session.trajectory.reward)
         return session.trajectory
 
     async def evaluate(self, scenarios: Sequence[Scenario], title: str) -> tuple[Mean, Turns]:
-        """Mean reward over held-out scenarios at ordinary sampling, and the first one's run."""
+        """Mean score over held-out scenarios at ordinary sampling, and the first one's run."""
         self.display.phase(title, len(scenarios))
         runs = await art.gather_trajectories(
             (self.run(scenario, purpose="evaluate", group="", member=0) for scenario in scenarios),
