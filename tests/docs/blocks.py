@@ -21,6 +21,7 @@ FILES = (
     "docs/upstreams.md",
     "docs/pipeline.md",
     "docs/sft.md",
+    "docs/learning.md",
     "docs/evaluation.md",
     "docs/doctor.md",
 )

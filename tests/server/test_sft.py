@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from train_kit import ENVIRONMENT, Trained
 
 import art
+from art.demo import cold
+from art.demo.live import Display
+from art.demo.run import Runner
 from art.errors import InvalidInput
 
 ANSWERS = {"is snow cold?": "yes", "do fish fly?": "no", "will it rain?": "maybe"}
@@ -187,3 +193,24 @@ def test_a_job_that_the_server_did_not_end_is_taken_up_again(
     assert ended["result"]["metrics"]["data/step_num_gradient_steps"] == 150
     assert again.steps() == [0, 1]
     server.stop()
+
+
+def test_a_cold_start_publishes_nothing_before_the_demonstrations(taught: Trained, pupil: str) -> None:
+    """A tiny model calls no tool, before and after: the stages, their figures, and what is trained when."""
+
+    async def start() -> tuple[cold.ColdOutcome, int]:
+        async with art.RemoteBackend(taught.server.url, taught.server.admin_key) as backend:
+            model = art.TrainableModel(name=pupil, project="p", base_model=taught.base_model)
+            await model.register(backend)
+            few = replace(cold.TASK, groups_per_step=1, rollouts_per_group=2)
+            with Display(Console(file=io.StringIO()), "test") as display:
+                outcome = await cold.climb(Runner(few, model, 0, display), 1, 2, None)
+            return outcome, await model.get_step()
+
+    outcome, step = asyncio.run(start())
+    assert [one.groups_with_signal for one in (outcome.base, outcome.taught, outcome.after)] == [0, 0, 0]
+    assert outcome.base.groups == cold.PROBE_GROUPS
+    assert outcome.refused == "no signal: 16 zero_variance"
+    assert outcome.fine_tuning["data/step_num_gradient_steps"] == cold.DEMONSTRATIONS * cold.EPOCHS / 2
+    assert step == 1, "the demonstrations alone"
+    assert [record.published for record in outcome.records] == [False]

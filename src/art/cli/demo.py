@@ -19,11 +19,13 @@ class TaskName(StrEnum):
 
     WEATHER = "weather"
     TICTACTOE = "tictactoe"
+    GUESS = "guess"
 
 
 def command(
     task: Annotated[
-        TaskName, typer.Option(help="weather: a multi-turn tool agent. tictactoe: one minute.")
+        TaskName,
+        typer.Option(help="weather: a multi-turn tool agent. tictactoe: one minute. guess: fifteen."),
     ] = TaskName.WEATHER,
     seed: Annotated[int, typer.Option(help="Of scenarios and sampling.")] = 0,
     steps: Annotated[

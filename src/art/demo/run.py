@@ -7,16 +7,15 @@ runs of the same scenario, `train`.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import art
-from art.backends.results import LocalTrainResult
 from art.demo.live import Display
+from art.demo.step_record import StepRecord
 from art.demo.task import Scenario, Task, Turns
 from art.evals.intervals import Mean, improved, mean_of
 from art.rollouts.scope import new_rollout_id
@@ -36,6 +35,10 @@ class Options:
     base_model: str = BASE_MODEL
     held_out: int | None = None
     """Evaluation rollouts; None is the task's own number."""
+    train: Mapping[str, Any] = field(default_factory=dict)
+    """Options of `art.TrainConfig` beside or instead of the task's learning rate."""
+    budget_seconds: float | None = None
+    """Instead of the task's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,8 @@ class Outcome:
     """Mean training reward of each step."""
     run_before: Turns = field(default_factory=list)
     run_after: Turns = field(default_factory=list)
+    records: list[StepRecord] = field(default_factory=list)
+    """Of each step."""
 
     @property
     def improved(self) -> bool:
@@ -85,6 +90,8 @@ class Runner:
     model: art.TrainableModel[Any, Any]
     seed: int
     display: Display
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of `art.TrainConfig`, beside or instead of the task's learning rate."""
 
     async def run(self, scenario: Scenario, *, purpose: str, group: str, member: int) -> art.Trajectory:
         """One run of the agent in a session of its own, with its reward."""
@@ -97,12 +104,13 @@ class Runner:
             run_seed=self.seed,
         ) as session:
             turns = await self.task.agent(session.openai_client(), session.model_name, scenario)
-            session.reward = self.task.reward(scenario, turns)
+            judge = (self.task.score if purpose == "evaluate" else None) or self.task.reward
+            session.reward = judge(scenario, turns)
         self.display.advance(session.trajectory.reward)
         return session.trajectory
 
     async def evaluate(self, scenarios: Sequence[Scenario], title: str) -> tuple[Mean, Turns]:
-        """Mean reward over held-out scenarios at ordinary sampling, and the first one's run."""
+        """Mean score over held-out scenarios at ordinary sampling, and the first one's run."""
         self.display.phase(title, len(scenarios))
         runs = await art.gather_trajectories(
             (self.run(scenario, purpose="evaluate", group="", member=0) for scenario in scenarios),
@@ -113,7 +121,7 @@ class Runner:
         self.display.evaluated(title, mean)
         return mean, runs[0].messages()
 
-    async def gather(self, scenarios: Sequence[Scenario], step: int) -> list[art.TrajectoryGroup]:
+    async def gather(self, scenarios: Sequence[Scenario], step: int | str) -> list[art.TrajectoryGroup]:
         """A group of runs for each scenario."""
         count = self.task.rollouts_per_group
         self.display.phase(f"step {step}: rollouts", len(scenarios) * count)
@@ -128,33 +136,41 @@ class Runner:
             pbar_desc=None,
         )
 
-    async def train(self, scenarios: Sequence[Scenario], steps: int) -> tuple[list[float], float, str]:
-        """Train calls until `steps`, the time budget, or `enough`: rewards, seconds, the last checkpoint."""
+    async def step(self, scenarios: Sequence[Scenario], earlier: Sequence[float], steps: int) -> StepRecord:
+        """The train call after those whose mean rewards were `earlier`, of `steps` in all."""
+        number, began = len(earlier) + 1, time.monotonic()
+        count = self.task.groups_per_step
+        chosen = [scenarios[((number - 1) * count + place) % len(scenarios)] for place in range(count)]
+        groups = await self.gather(chosen, number)
+        gathered = time.monotonic()
+        self.display.phase(f"step {number}: training", 0)
+        config = art.TrainConfig(**{"learning_rate": self.task.learning_rate, **self.options})
+        result = await self.model.train(groups, config=config)
+        trained = time.monotonic()
+        record = StepRecord.of(
+            groups, result, gather_seconds=gathered - began, train_seconds=trained - gathered
+        )
+        self.display.trained(number, steps, [*earlier, record.reward], result, record.seconds)
+        return record
+
+    async def train(
+        self, scenarios: Sequence[Scenario], steps: int, budget_seconds: float | None = None
+    ) -> list[StepRecord]:
+        """Train calls until `steps`, the time budget (None: the task's own), or the task's `enough`."""
         task = self.task
-        config = art.TrainConfig(learning_rate=task.learning_rate)
+        budget = task.budget_seconds if budget_seconds is None else budget_seconds
+        records: list[StepRecord] = []
         rewards: list[float] = []
-        checkpoint = ""
-        slowest = 0.0
         start = time.monotonic()
-        for step in range(steps):
-            began = time.monotonic()
-            chosen = [
-                scenarios[(step * task.groups_per_step + i) % len(scenarios)]
-                for i in range(task.groups_per_step)
-            ]
-            groups = await self.gather(chosen, step + 1)
-            self.display.phase(f"step {step + 1}: training", 0)
-            result = await self.model.train(groups, config=config)
-            rewards.append(fmean(trajectory.reward for group in groups for trajectory in group))
-            if isinstance(result, LocalTrainResult) and result.checkpoint_path:
-                checkpoint = result.checkpoint_path
-            now = time.monotonic()
-            slowest = max(slowest, now - began)
-            self.display.trained(step + 1, steps, rewards, result, now - began)
+        while len(records) < steps:
+            record = await self.step(scenarios, rewards, steps)
+            records.append(record)
+            rewards.append(record.reward)
             learned = len(rewards) > 1 and min(rewards[-2:]) > task.enough
-            if learned or now - start + slowest > task.budget_seconds:
+            slowest = max(one.seconds for one in records)
+            if learned or time.monotonic() - start + slowest > budget:
                 break
-        return rewards, time.monotonic() - start, checkpoint
+        return records
 
 
 async def demonstrate(task: Task, options: Options, display: Display) -> Outcome:
@@ -162,14 +178,13 @@ async def demonstrate(task: Task, options: Options, display: Display) -> Outcome
     steps = task.steps if options.steps is None else options.steps
     held_out = task.held_out if options.held_out is None else options.held_out
     training, evaluation = task.scenarios(options.seed, steps * task.groups_per_step, held_out)
-    name = f"{task.name}-{options.seed}-{datetime.now():%Y%m%d-%H%M%S}-{new_rollout_id()[-4:]}"
     async with art.LocalBackend(path=options.path) as backend:
-        model = art.TrainableModel(name=name, project=PROJECT, base_model=options.base_model)
+        model = new_model(f"{task.name}-{options.seed}", options.base_model)
         display.phase(f"loading {options.base_model}", 0)
         await model.register(backend)
-        runner = Runner(task, model, options.seed, display)
+        runner = Runner(task, model, options.seed, display, options.train)
         before, run_before = await runner.evaluate(evaluation, "held-out reward before")
-        rewards, seconds, checkpoint = await runner.train(training, steps)
+        records = await runner.train(training, steps, options.budget_seconds)
         after, run_after = await runner.evaluate(evaluation, "held-out reward after")
     return Outcome(
         task=task.name,
@@ -177,10 +192,22 @@ async def demonstrate(task: Task, options: Options, display: Display) -> Outcome
         before=before,
         after=after,
         best_constant=task.best_constant(evaluation),
-        steps=len(rewards),
-        seconds=seconds,
-        checkpoint=checkpoint,
-        rewards=rewards,
+        steps=len(records),
+        seconds=sum(record.seconds for record in records),
+        checkpoint=last_checkpoint(records),
+        rewards=[record.reward for record in records],
         run_before=run_before,
         run_after=run_after,
+        records=records,
     )
+
+
+def new_model(prefix: str, base_model: str) -> art.TrainableModel[Any, Any]:
+    """A model that no run before this one has trained."""
+    name = f"{prefix}-{datetime.now():%Y%m%d-%H%M%S}-{new_rollout_id()[-4:]}"
+    return art.TrainableModel(name=name, project=PROJECT, base_model=base_model)
+
+
+def last_checkpoint(records: Sequence[StepRecord]) -> str:
+    """The folder that was published last; "" where nothing was."""
+    return next((one.checkpoint for one in reversed(records) if one.checkpoint), "")

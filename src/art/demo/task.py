@@ -51,6 +51,8 @@ class Task:
     """Evaluation rollouts, one for each held-out scenario."""
     enough: float = 0.97
     """Training ends early once the mean training reward of two steps in a row is above this."""
+    score: Callable[[Scenario, Turns], float] | None = None
+    """What is measured on held-out scenarios, between 0 and 1; None: the reward."""
 
 
 def sampled(turns: Turns) -> list[Choice]:

@@ -78,10 +78,10 @@ def scenarios(seed: int, train: int, held_out: int) -> tuple[list[Scenario], lis
     return draw(TRAIN_CITIES, TRAIN_WEATHER, train), draw(EVAL_CITIES, EVAL_WEATHER, held_out)
 
 
-def opening(city: str) -> list[dict[str, Any]]:
+def opening(city: str, examples: Sequence[tuple[str, str, str]] = EXAMPLES) -> list[dict[str, Any]]:
     """The agent's prompt: its role, the worked examples, the question."""
     turns: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
-    for number, (example, weather, question) in enumerate(EXAMPLES):
+    for number, (example, weather, question) in enumerate(examples):
         function = {"name": "get_weather", "arguments": json.dumps({"city": example})}
         call = {"id": f"example_{number}", "type": "function", "function": function}
         turns += [
@@ -94,9 +94,16 @@ def opening(city: str) -> list[dict[str, Any]]:
 
 
 async def agent(client: AsyncOpenAI, model: str, scenario: Scenario) -> Turns:
+    """The agent whose prompt has the worked examples."""
+    return await converse(client, model, scenario, opening(scenario.question))
+
+
+async def converse(
+    client: AsyncOpenAI, model: str, scenario: Scenario, prompt: Sequence[dict[str, Any]]
+) -> Turns:
     """Ask; when the model calls the tool, give it the result and ask again."""
     tools: list[Any] = [TOOL]
-    turns: list[Any] = list(opening(scenario.question))
+    turns: list[Any] = list(prompt)
     messages: list[Any] = list(turns)
     for _ in range(MAX_TURNS):
         completion = await client.chat.completions.create(
