@@ -1,8 +1,9 @@
-"""How much memory a device has."""
+"""How much memory a device has, and how much of it a process may take."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -20,3 +21,20 @@ def memory_bytes(device: torch.device) -> int:
     if CGROUP_LIMIT.is_file() and (text := CGROUP_LIMIT.read_text().strip()).isdigit():
         total = min(total, int(text))
     return total
+
+
+def limit_private_memory(limit: float | None) -> None:
+    """Let allocations fail that would take this process over `limit` bytes; None lifts what was set here.
+
+    Linux gives out more memory than there is, and ends a process that uses it. An allocation that fails can be
+    answered. Elsewhere nothing is limited: Windows does not overcommit, and macOS has no such limit.
+    """
+    if sys.platform != "linux":
+        return
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = resource.RLIM_INFINITY if limit is None else int(limit)
+    if hard != resource.RLIM_INFINITY and (wanted == resource.RLIM_INFINITY or wanted > hard):
+        wanted = hard
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
