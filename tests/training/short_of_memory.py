@@ -7,7 +7,7 @@ Prints a line of JSON.
 from __future__ import annotations
 
 import json
-import re
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from trainer_kit import Recorder, Sample
 
-from art.base_model.memory import limit_private_memory
+from art.base_model.memory import limit_private_memory, memory_bytes, private_memory
 from art.trainer.base_models import describe
 from art.trainer.checkpoint import CheckpointStore
 from art.trainer.footprint import footprint
@@ -53,29 +53,25 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return {**store.load_adapter(1), **store.load_optimizer(1)}
 
 
-def private_memory() -> int:
-    """Bytes that the process has for itself."""
-    found = re.search(r"^VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
-
-
 def main() -> None:
     base_folder, folder = map(Path, sys.argv[1:])
     torch.set_num_threads(1)
     base = describe(base_folder, name="tiny", source="folder")
-    trainer = Trainer(dtype="fp32")
+    trainer = Trainer(dtype="fp32", limit_memory=True)
     step(trainer, folder / "first", base, 20)
     policy = trainer.policy(base, Recorder(folder, base).lora)
+    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
     whole = ROLLOUTS * (TOKENS - 1)
     room = int(ROOM * whole * footprint(policy).plain)
-    limit_private_memory(private_memory() + room)
+    policy.known.limit = private_memory()[1] + room
+    limit_private_memory(policy.known.limit)
     outcome = step(trainer, folder / "short", base, TOKENS)
     limit_private_memory(None)
     rows, policy.known.row_limit = policy.known.row_limit or 0, None
     step(trainer, folder / "plain", base, TOKENS, packed_sequence_length=rows or None)
     short, plain = weights(folder / "short"), weights(folder / "plain")
     told = {
+        "limited": private_memory()[1] < limit < 1.5 * memory_bytes(policy.device),
         "whole": whole,
         "rows": rows,
         "notes": outcome.notes,

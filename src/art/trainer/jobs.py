@@ -59,7 +59,9 @@ class Trainer:
             self._policy = Policy.load(Path(base.path), lora=lora, dtype=self._dtype)
             self._loaded = wanted
             if self._limit_memory and self._policy.device.type == "cpu":
-                limit_private_memory(self._policy.body.taken.left(memory_bytes(self._policy.device)))
+                limit = self._policy.body.taken.left(memory_bytes(self._policy.device))
+                self._policy.known.limit = limit
+                limit_private_memory(limit)
         return self._policy
 
     def prepare_model(self, request: PrepareModel) -> CheckpointInfo:

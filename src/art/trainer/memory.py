@@ -53,6 +53,8 @@ class Known:
     """Rows of more tokens ran out of memory."""
     checkpointing: bool = False
     """Without gradient checkpointing memory ran out."""
+    limit: float | None = None
+    """Bytes that the process may take, where it has a limit of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ class PeftBody:
         for layer in layers:
             layer.forward = _switched(layer, self._switch)
         self.layers = len(layers)
+        self._dtype = self.head.dtype
 
     @classmethod
     def load(cls, base: Path, *, lora: LoraConfig, dtype: torch.dtype) -> PeftBody:
@@ -141,7 +142,9 @@ class PeftBody:
         wanted = "sdpa" if blocks is None else TREE
         if model.config._attn_implementation != wanted:
             model.set_attn_implementation(wanted)
-        out = model.model(input_ids=token_S[None], position_ids=depth_S[None], use_cache=False, **plan)
+        # PEFT would compute the adapter in float32, the type it is kept in.
+        with torch.autocast(self.device.type, self._dtype, enabled=self._dtype != torch.float32):
+            out = model.model(input_ids=token_S[None], position_ids=depth_S[None], use_cache=False, **plan)
         hidden: Tensor = out.last_hidden_state[0]
         return hidden
 

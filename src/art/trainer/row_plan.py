@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from art.base_model.memory import memory_bytes
+from art.base_model.memory import limit_private_memory, memory_bytes, return_freed_memory
 from art.config.optimizer import OptimizerConfig
 from art.errors import TrainingFailed
 from art.tokens.samples import SampledChoice
@@ -27,7 +27,7 @@ ALLOCATORS = (
     "std::bad_alloc",
 )
 """Parts of the messages of errors that torch raises as a plain RuntimeError."""
-MAX_TOLD = 160  # characters of an allocator's message in a note
+MAX_TOLD = 240  # characters of an allocator's message in a note
 LEAST_ROW_TOKENS = 16
 """Under this rows are not halved: it is the least that `packed_sequence_length` may be."""
 
@@ -80,6 +80,9 @@ class RowPlan:
         for parameter in self._policy.parameters.values():
             parameter.grad = None
         gc.collect()
+        return_freed_memory()
+        if (limit := self._policy.known.limit) is not None:
+            limit_private_memory(limit)  # anew: much of what is mapped is in no use now
         if self._policy.device.type == "cuda":
             torch.cuda.empty_cache()
 
