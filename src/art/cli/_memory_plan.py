@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from art.base_model.files import read_json
 from art.base_model.llama import LlamaConfig
@@ -15,16 +14,60 @@ from art.config.train import TrainConfig
 from art.engine.torch.architecture import load_architecture
 from art.engine.torch.engine import fit_memory, slot_count
 from art.engine.torch.weights import choose_placement
-from art.trainer.llama import activation_numbers, layer_numbers, merges
-from art.trainer.memory import MIN_ROW_TOKENS, row_tokens
+from art.trainer.llama import estimated_footprint, layer_numbers, merges
+from art.trainer.memory import (
+    MIN_ROW_TOKENS,
+    PROGRAMS,
+    STATE_BYTES,
+    Footprint,
+    Taken,
+    gigabytes,
+    row_share,
+    row_tokens,
+)
 from art.types.doctor import Check
 from art.types.jobs import ResolvedBaseModel
 
 MAX_BATCH, MAX_ADAPTERS = 64, 4
 """The engine's defaults."""
-PROGRAMS = 1.5e9
-"""Bytes that the three processes take with nothing loaded: torch's libraries, twice, and the gateway."""
 GB = 1e9
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the trainer chooses where its options leave it the choice (trainer/memory.py)."""
+
+    tokens: int
+    """Of a row at most."""
+    share: float
+    """Bytes that a row may keep."""
+    plain_up_to: int
+    """Longest sequence, in tokens, of a job that computes its layers once; a longer one is checkpointed."""
+    checkpointed_tokens: int
+    """Of a row at most, with gradient checkpointing."""
+    context: int
+    """Longest sequence that the model is made for."""
+
+    @classmethod
+    def of(cls, footprint: Footprint, share: float, *, context: int) -> Rows:
+        """For a model whose tokens keep so much."""
+        return cls(
+            tokens=row_tokens(footprint.plain, share),
+            share=share,
+            plain_up_to=int(share / footprint.plain),
+            checkpointed_tokens=row_tokens(footprint.each(checkpointing=True), share),
+            context=context,
+        )
+
+    def told(self) -> str:
+        """For people."""
+        said = f"the trainer computes rows of {self.tokens} tokens, which may keep {gigabytes(self.share)}"
+        if self.plain_up_to >= self.context:
+            return f"{said}; no sequence needs gradient checkpointing"
+        return (
+            f"{said}; where a sequence is longer than {self.plain_up_to} tokens, gradient checkpointing and rows of "
+            f"{self.checkpointed_tokens}"
+        )
 
 
 @dataclass(frozen=True)
@@ -35,6 +78,8 @@ class Plan:
     least: dict[str, float]
     more: dict[str, float]
     """Beyond `least`, as far as use makes it grow."""
+    rows: Rows | None = None
+    """How the trainer will cut its batches."""
 
     def check(self) -> Check:
         """Whether it fits, with the numbers."""
@@ -43,7 +88,10 @@ class Plan:
         detail = (
             f"at least {least / GB:.2g} and at most {most / GB:.2g} of {self.memory / GB:.3g} GB ({parts})"
         )
-        figures = {"memory": self.memory, "least": self.least, "more": self.more}
+        figures: dict[str, Any] = {"memory": self.memory, "least": self.least, "more": self.more}
+        if self.rows is not None:
+            detail += f"; {self.rows.told()}"
+            figures["rows"] = asdict(self.rows)
         if least > self.memory:
             hint = "take a smaller base model or a machine with more memory"
             return Check(
@@ -71,27 +119,29 @@ def plan_memory(base: ResolvedBaseModel, lora: LoraConfig) -> Plan:
     context, batch, _ = fit_memory(shape, placement, max_batch=MAX_BATCH, context=0)
     slots = 2 * shape.layers * shape.kv_heads * shape.head_dim * size * context * (slot_count(batch) + 1)
     layers = layer_numbers(config) * size
-    # Weights, gradient and Adam's two moments, in float32.
-    adapter = 4 * 4 * adapter_numbers(config, lora)
-    activations = activation_numbers(config) * (4 if placement.dtype == torch.float32 else 6)
-    row = row_tokens(activations, memory)
+    trainable = adapter_numbers(config, lora)
+    merged = merges(config, placement.dtype, placement.device)
+    taken = Taken.of(weights=base.parameters * size, layers=layers, merged=merged, trainable=trainable)
+    footprint = estimated_footprint(config, placement.dtype, merged=merged)
+    rows = Rows.of(footprint, row_share(memory, taken), context=base.context_length)
+    short = MIN_ROW_TOKENS * footprint.each(checkpointing=rows.plain_up_to < MIN_ROW_TOKENS)
     chunk = 2 * 4 * config.vocab_size * TrainConfig().logprob_calculation_chunk_size
-    twice = layers if merges(config, placement.dtype, placement.device) else 0
     return Plan(
         memory=memory,
         least={
             "programs": PROGRAMS,
             "engine weights": base.parameters * size,
             "one adapter served": layers,
-            "trainer weights": base.parameters * size + twice,
-            "adapter and optimizer": adapter,
-            "a short row": MIN_ROW_TOKENS * activations + chunk,
+            "trainer weights": base.parameters * size + (layers if merged else 0),
+            "adapter and optimizer": STATE_BYTES * trainable,
+            "a short row": short + chunk,
         },
         more={
             f"{MAX_ADAPTERS - 1} more adapters served": (MAX_ADAPTERS - 1) * layers,
             f"keys and values of {slot_count(batch)} sequences of {context} tokens": slots,
-            f"a row of {row} tokens": (row - MIN_ROW_TOKENS) * activations,
+            f"a row of {rows.tokens} tokens": max(0.0, rows.tokens * footprint.plain - short),
         },
+        rows=rows,
     )
 
 

@@ -41,6 +41,9 @@ class OptimizerConfig(BaseModel):
     """Tokens of one micro-batch row; None chooses by memory. A longer sample gets a row of its own."""
     logprob_calculation_chunk_size: int = Field(default=1024, ge=1)
     """Trained positions per pass of the LM head."""
+    gradient_checkpointing: bool | None = None
+    """Compute layers again in the backward pass instead of keeping what they need: less memory, about a quarter more
+    time. None: where the longest sequence of a job would not fit otherwise."""
 
     @model_validator(mode="before")
     @classmethod

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -387,7 +388,7 @@ class Store:
             chosen.token_files.clear()
             chosen.counts.token_files += await asyncio.to_thread(self.blobs.remove, files, dry_run=dry_run)
             if not dry_run:
-                await self._db.write(lambda conn, batch=batch: purge.delete(conn, batch, wanted))
+                await self._db.write(partial(purge.delete, rollouts=batch, wanted=wanted))
         if not dry_run:
             await self._db.flush()
         return chosen.counts

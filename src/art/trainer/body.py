@@ -17,6 +17,7 @@ from art.config.model import LoraConfig
 from art.errors import ConfigError
 from art.trainer.attention import Plan
 from art.trainer.llama import LlamaBody
+from art.trainer.memory import Taken
 from art.trainer.quantized_model import kind_of
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,10 @@ class Body(Protocol):
     device: torch.device
     parameters: dict[str, torch.nn.Parameter]
     """What is trained, in float32: the adapter's matrices by PEFT's names, or all weights by transformers'."""
+    layers: int
+    """How many can be computed again in the backward pass; 0 where none can."""
+    checkpointing: bool
+    """Whether they are, so that they keep nothing but their inputs until then. May be set where there are layers."""
 
     @property
     def head(self) -> Tensor:
@@ -43,8 +48,8 @@ class Body(Protocol):
         ...
 
     @property
-    def activation_numbers(self) -> int:
-        """Estimate of how many numbers one token keeps between forward and backward."""
+    def taken(self) -> Taken:
+        """What the machine holds with this model, before any row."""
         ...
 
     def hidden(self, token_S: Tensor, depth_S: Tensor, blocks: Plan | None) -> Tensor:

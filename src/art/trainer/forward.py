@@ -18,13 +18,12 @@ from torch import Tensor
 from art.algorithms.packing import pack
 from art.base_model.files import read_json
 from art.config.model import LoraConfig
-from art.config.optimizer import OptimizerConfig
 from art.errors import ConfigError
 from art.tokens.samples import SampledChoice, Trie, build_trie, common_prefix, depth_first
 from art.trainer import attention
 from art.trainer.body import Body, load_body
 from art.trainer.head import chunked_logprobs, whole_logprobs
-from art.trainer.memory import choose_row_tokens
+from art.trainer.memory import Known
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +97,21 @@ def make_row(choices: Sequence[SampledChoice], device: torch.device) -> Row:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows that are made when they are reached: of a large batch's tensors and attention plans those of one are held."""
+
+    _choices: list[list[SampledChoice]]
+    _device: torch.device
+
+    def __len__(self) -> int:
+        return len(self._choices)
+
+    def __iter__(self) -> Iterator[Row]:
+        for choices in self._choices:
+            yield make_row(choices, self._device)
+
+
 class Policy:
     """A base model with one LoRA adapter attached, or all of whose weights are trained (`lora` None)."""
 
@@ -110,6 +124,10 @@ class Policy:
         self.dtype = dtype
         self.note = note
         """Whose forward pass this is."""
+        self.known = Known()
+        """Of its memory."""
+        self.last_row = (0, 1)
+        """(tokens, sequences) of the row that was computed last."""
         self.fresh_adapter = self.adapter_state()
         """As initialised from `lora.seed`, or the base model's weights: what a new model starts from."""
 
@@ -136,19 +154,10 @@ class Policy:
     def vocab_size(self) -> int:
         return self.body.vocab_size
 
-    @property
-    def activation_bytes(self) -> float:
-        """Estimate of what one token keeps in memory between forward and backward; bf16 has copies in float32."""
-        return float(self.body.activation_numbers * (4 if self.dtype == torch.float32 else 6))
-
-    def row_tokens(self, config: OptimizerConfig) -> tuple[int, str]:
-        """Tokens of one row, and why."""
-        return choose_row_tokens(config, activation_bytes=self.activation_bytes, device=self.device)
-
-    def rows(self, choices: Sequence[SampledChoice], *, budget: int) -> list[Row]:
+    def rows(self, choices: Sequence[SampledChoice], *, budget: int) -> Rows:
         """`choices` cut into rows of at most `budget` tokens; without tries, a row for each sequence."""
         packed = pack(choices, budget=budget) if self.tree else sequences(choices)
-        return [make_row([choices[index] for index in row], self.device) for row in packed]
+        return Rows([[choices[index] for index in row] for row in packed], self.device)
 
     def hidden(self, row: Row) -> Tensor:
         """[S, E], the last hidden states of a trie. Without `tree` the row is one sequence."""
@@ -163,18 +172,21 @@ class Policy:
         """
         if self.verified or not self.tree:
             return None
-        self.verified = True
         order = depth_first(choices)
         pair = [choices[index] for index in dict.fromkeys((order[0], order[-1]))]
         row = make_row(pair, self.device)
         found = [self.logprobs(row, chunk=chunk)[0][row.owner.to(self.device) == i] for i in range(len(pair))]
         self.tree = False
-        expected = [self.logprobs(make_row([choice], self.device), chunk=chunk)[0] for choice in pair]
+        try:
+            expected = [self.logprobs(make_row([choice], self.device), chunk=chunk)[0] for choice in pair]
+        finally:
+            self.tree = True  # also where memory runs out: nothing is known then
+        self.verified = True
         difference = float((torch.cat(found) - torch.cat(expected)).abs().mean())
         bound = TREE_BOUND_FP32 if self.dtype == torch.float32 else TREE_BOUND_BF16
         if difference <= bound:
-            self.tree = True
             return None
+        self.tree = False
         reason = (
             f"sequences are trained one by one: shared prefixes gave other log-probabilities than a plain "
             f"attention (mean difference {difference:.2g}, bound {bound:g})"
@@ -187,6 +199,7 @@ class Policy:
 
         The first have a gradient; the second have one with `entropy_gradient`.
         """
+        self.last_row = (row.trie.size, len(row.trie.paths))
         hidden_NE = self.hidden(row)[row.query]
         compute = whole_logprobs if self.lora is None else chunked_logprobs
         return compute(

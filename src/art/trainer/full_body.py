@@ -18,6 +18,7 @@ from art.base_model.files import TensorFile
 from art.base_model.memory import memory_bytes
 from art.errors import ConfigError, boundary
 from art.trainer.attention import Plan
+from art.trainer.memory import Taken
 from art.trainer.peft_body import TREE, PeftBody, tree_interface
 
 TRAINING_BYTES = 20
@@ -37,6 +38,8 @@ class FullBody(PeftBody):
         self._dtype = dtype
         self.device = next(model.parameters()).device
         self.parameters = dict(model.named_parameters())
+        self.layers = 0
+        self.checkpointing = False
 
     @classmethod
     def load_whole(cls, base: Path, *, dtype: torch.dtype) -> FullBody:
@@ -56,6 +59,12 @@ class FullBody(PeftBody):
     @property
     def _causal_lm(self) -> Any:
         return self._model
+
+    @property
+    def taken(self) -> Taken:
+        """What the machine holds with this model, before any row; the engine serves a whole copy of each step."""
+        numbers = sum(parameter.numel() for parameter in self.parameters.values())
+        return Taken.of(weights=4 * numbers, layers=4 * numbers, merged=False, trainable=numbers)
 
     def hidden(self, token_S: Tensor, depth_S: Tensor, blocks: Plan | None) -> Tensor:
         """[S, E]."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from art.base_model.memory import limit_private_memory, memory_bytes
 from art.config.model import LoraConfig
 from art.errors import InvalidInput, TrainingFailed, boundary
 from art.trainer import parity
@@ -28,6 +30,7 @@ from art.trainer.protocol import (
     TrainOutcome,
 )
 from art.trainer.publish import first_manifest, manifest_of
+from art.trainer.row_plan import RowPlan
 from art.trainer.step import Tally, Updater
 
 log = logging.getLogger(__name__)
@@ -38,7 +41,9 @@ STEP_HINT = "nothing was published and the batch can be sent again; when memory 
 class Trainer:
     """Holds one loaded base model, and runs requests one after another."""
 
-    def __init__(self, *, dtype: Dtype = "auto") -> None:
+    def __init__(self, *, dtype: Dtype = "auto", limit_memory: bool = False) -> None:
+        """`limit_memory`: let this process run out of memory before the machine does, which cannot be answered."""
+        self._limit_memory = limit_memory
         self._dtype, reason = choose_dtype(dtype)
         self.notes = [f"training in {str(self._dtype).removeprefix('torch.')}: {reason}"]
         self._policy: Policy | None = None
@@ -49,8 +54,14 @@ class Trainer:
         wanted = (base.path, base.sha256, lora)
         if self._policy is None or self._loaded != wanted:
             self._policy = None  # released before the next is loaded: two may not fit
+            if self._limit_memory:
+                limit_private_memory(None)
             self._policy = Policy.load(Path(base.path), lora=lora, dtype=self._dtype)
             self._loaded = wanted
+            if self._limit_memory and self._policy.device.type == "cpu":
+                limit = self._policy.body.taken.left(memory_bytes(self._policy.device))
+                self._policy.known.limit = limit
+                limit_private_memory(limit)
         return self._policy
 
     def prepare_model(self, request: PrepareModel) -> CheckpointInfo:
@@ -114,7 +125,10 @@ class Trainer:
         with boundary("the training step", TrainingFailed, hint=STEP_HINT):
             policy, optimizer, state = self._resume(job, store)
             check_tokens(batch, policy.vocab_size)
-            tally, notes = self._update(job, batch, policy, optimizer, on_progress)
+            rows = RowPlan(policy, job.config, batch.choices)
+            update = partial(self._update, job, batch, rows, on_progress=on_progress)
+            while (tally := rows.attempt(partial(update, policy, optimizer))) is None:
+                policy, optimizer, state = self._resume(job, store)
         metrics |= step_metrics(tally)
         check_finite(metrics, policy)
         metrics["time/step_trainer_s"] = time.monotonic() - started
@@ -125,7 +139,7 @@ class Trainer:
             metrics=metrics,
             rollouts=batch.rollout_outcomes(),
             fates=batch.choice_fates(),
-            notes=batch.notes + notes + optimizer.notes,
+            notes=[*batch.notes, *self.notes, policy.note, *rows.notes, *optimizer.notes],
         )
         info = self._publish(job, store, batch, policy, optimizer, state, outcome)
         return outcome.model_copy(update={"checkpoint": info})
@@ -145,10 +159,12 @@ class Trainer:
         self,
         job: TrainJob,
         batch: Batch,
+        rows: RowPlan,
         policy: Policy,
         optimizer: Optimizer,
+        *,
         on_progress: Callable[[Progress], None],
-    ) -> tuple[Tally, list[str]]:
+    ) -> Tally:
         def on_lookback(done: int, total: int) -> None:
             on_progress(Progress(phase="lookback", done=done, total=total))
 
@@ -158,15 +174,13 @@ class Trainer:
         def check_parity(tally: Tally) -> None:
             parity.check(torch.cat(tally.differences), batch.choices, policy, job.config)
 
-        row_tokens, reason = policy.row_tokens(job.config)
-        notes = [*self.notes, policy.note, reason]
         if given_up := policy.verify(batch.choices, chunk=job.config.logprob_calculation_chunk_size):
-            notes.append(given_up)
-        known = look_back(job, batch, policy, row_tokens=row_tokens, on_row=on_lookback)
-        updater = Updater(policy, optimizer, job.config, row_tokens=row_tokens, on_row=on_row)
+            rows.notes.append(given_up)
+        known = look_back(job, batch, policy, row_tokens=rows.tokens, on_row=on_lookback)
+        updater = Updater(policy, optimizer, job.config, row_tokens=rows.tokens, on_row=on_row)
         tally = updater.run(batch, known, before_first_update=check_parity)
         on_progress(Progress(phase="update", done=len(tally.grad_norms), total=len(tally.grad_norms)))
-        return tally, notes
+        return tally
 
     def _publish(
         self,

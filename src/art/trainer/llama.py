@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from art.base_model.files import TensorFile, read_json
 from art.base_model.llama import EMBEDDING, HEAD, LINEARS, NAMES, LlamaConfig
@@ -26,6 +27,7 @@ from art.config.model import LoraConfig, Quantization
 from art.errors import ConfigError
 from art.trainer.attention import Plan, tree_attention
 from art.trainer.lora import Adapter, FusedLinear
+from art.trainer.memory import Footprint, Taken
 from art.trainer.quantized import Packed, PackedStack
 from art.trainer.quantized_model import kind_of
 
@@ -130,11 +132,24 @@ def layer_numbers(config: LlamaConfig) -> int:
     return config.layers * config.hidden_size * (2 * heads + 3 * config.mlp_size)
 
 
-def activation_numbers(config: LlamaConfig) -> int:
-    """Numbers that one token keeps between forward and backward."""
-    heads = (config.query_heads + 2 * config.kv_heads) * config.head_dim
-    attention = 5 * config.query_heads * config.head_dim + 2 * heads
-    return config.layers * (6 * config.hidden_size + attention + 3 * config.mlp_size)
+def estimated_footprint(config: LlamaConfig, dtype: torch.dtype, *, merged: bool) -> Footprint:
+    """What a token of a trie keeps, from what the functions of this module, of `lora` and of `attention` save; an
+    adapter's narrow products are left out. trainer/footprint.py measures it once a model is loaded."""
+    size, hidden, mlp = dtype.itemsize, config.hidden_size, config.mlp_size
+    query, key = config.query_heads * config.head_dim, config.kv_heads * config.head_dim
+    grouped = config.query_heads > config.kv_heads
+    # Inputs of the two norms and of the projections behind them; merged, a projection's output lies beside what it saves.
+    numbers = (6 if merged else 4) * hidden
+    # The attention's q, k and v, and its output as the next projection reads it. Keys of a group are repeated for its
+    # queries; otherwise they are views of the rotated and of the projected, which then stay whole.
+    numbers += 4 * query if grouped else 3 * query + key
+    if merged or not grouped:
+        numbers += query + 2 * key
+    numbers += 3 * mlp
+    layer = size * numbers + 4 * query  # the attention's output in float32
+    outer = 2 * size * hidden  # the last norm's input, and the head's slopes
+    layers = config.layers
+    return Footprint.of(plain=layers * layer + outer, between=layers * size * hidden + outer, layers=layers)
 
 
 class LlamaBody:
@@ -147,6 +162,8 @@ class LlamaBody:
         self._norm_E = outer["model.norm.weight"]
         self.head = outer[HEAD]
         self.device = self._embedding_V_E.device
+        self.layers = config.layers
+        self.checkpointing = False
         self._adapted = True
         self.parameters = {
             f"base_model.model.{adapter.name}.{name}": parameter
@@ -180,9 +197,17 @@ class LlamaBody:
         return None
 
     @property
-    def activation_numbers(self) -> int:
-        stretched = sum(one.outputs for layer in self._layers for one in layer.linears() if one.dora)
-        return activation_numbers(self.config) + stretched
+    def taken(self) -> Taken:
+        """What the machine holds with this model, before any row."""
+        outer = {tensor.data_ptr(): tensor.nbytes for tensor in (self._embedding_V_E, self.head)}
+        size = self.head.dtype.itemsize
+        layers = layer_numbers(self.config) * size
+        return Taken.of(
+            weights=layers + sum(outer.values()),
+            layers=layers,
+            merged=merges(self.config, self.head.dtype, self.device),
+            trainable=sum(parameter.numel() for parameter in self.parameters.values()),
+        )
 
     def hidden(self, token_S: Tensor, depth_S: Tensor, blocks: Plan | None) -> Tensor:
         """[S, E] after the last norm. Without `blocks` the tokens are one sequence, computed by torch's attention."""
@@ -191,9 +216,12 @@ class LlamaBody:
         rotation = angle_S_1_D2.cos().to(dtype), angle_S_1_D2.sin().to(dtype)
         x_S_E = functional.embedding(token_S, self._embedding_V_E)
         for layer in self._layers:
-            x_S_E = x_S_E + self._attention(layer, x_S_E, rotation, blocks)
-            both_S_2F = layer.gate_up(self._norm(x_S_E, layer.norm_mlp_E), adapted=self._adapted)
-            x_S_E = x_S_E + layer.down(_Gate.apply(both_S_2F), adapted=self._adapted)
+            if self.checkpointing and torch.is_grad_enabled():
+                x_S_E = checkpoint(
+                    self._layer, x_S_E, layer, rotation, blocks, use_reentrant=False, preserve_rng_state=False
+                )
+            else:
+                x_S_E = self._layer(x_S_E, layer, rotation, blocks)
         return self._norm(x_S_E, self._norm_E)
 
     @contextmanager
@@ -204,6 +232,14 @@ class LlamaBody:
             yield
         finally:
             self._adapted = True
+
+    def _layer(
+        self, x_S_E: Tensor, layer: Layer, rotation: tuple[Tensor, Tensor], blocks: Plan | None
+    ) -> Tensor:
+        x_S_E = x_S_E + self._attention(layer, x_S_E, rotation, blocks)
+        both_S_2F = layer.gate_up(self._norm(x_S_E, layer.norm_mlp_E), adapted=self._adapted)
+        down_S_E: Tensor = layer.down(_Gate.apply(both_S_2F), adapted=self._adapted)
+        return x_S_E + down_S_E
 
     def _attention(
         self, layer: Layer, x_S_E: Tensor, rotation: tuple[Tensor, Tensor], blocks: Plan | None

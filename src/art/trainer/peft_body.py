@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import peft
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from art.config.model import LoraConfig
 from art.errors import ConfigError, boundary
 from art.trainer.attention import Plan, tree_attention
+from art.trainer.memory import Taken
 
 TREE = "art_tree"
 """The name under which transformers knows our attention; the plan travels as the keyword `art_plan`."""
+
+
+class _Switch:
+    """Whether layers are computed again in the backward pass."""
+
+    on = False
+
+
+def _switched(layer: torch.nn.Module, switch: _Switch) -> Callable[..., Any]:
+    """The layer's forward pass, computed again in the backward pass where the switch is on.
+
+    transformers' own checkpointing wants layers in training mode, where those of some models drop features out. The
+    layer is held weakly: one that holds itself would keep its weights until a garbage collection.
+    """
+    forward, held = type(layer).forward, weakref.ref(layer)
+
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        function = partial(forward, held())
+        if switch.on and torch.is_grad_enabled():
+            return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+        return function(*args, **kwargs)
+
+    return compute
 
 
 class PeftBody:
@@ -29,6 +57,12 @@ class PeftBody:
         self.parameters: dict[str, torch.nn.Parameter] = {
             name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
         }
+        self._switch = _Switch()
+        layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+        for layer in layers:
+            layer.forward = _switched(layer, self._switch)
+        self.layers = len(layers)
+        self._dtype = self.head.dtype
 
     @classmethod
     def load(cls, base: Path, *, lora: LoraConfig, dtype: torch.dtype) -> PeftBody:
@@ -89,10 +123,26 @@ class PeftBody:
         return None
 
     @property
-    def activation_numbers(self) -> int:
-        """Per layer about ten vectors of the hidden size and five of the MLP's, plus LoRA's copies."""
-        config = self._causal_lm.config
-        return int(config.num_hidden_layers * (10 * config.hidden_size + 5 * config.intermediate_size))
+    def checkpointing(self) -> bool:
+        return self._switch.on
+
+    @checkpointing.setter
+    def checkpointing(self, on: bool) -> None:
+        self._switch.on = on
+
+    @property
+    def taken(self) -> Taken:
+        """What the machine holds with this model, before any row."""
+        model = self._causal_lm
+        outer = {id(one.weight) for one in (model.get_input_embeddings(), model.get_output_embeddings())}
+        frozen = [one for one in model.parameters() if not one.requires_grad]
+        weights = sum(one.nbytes for one in frozen)
+        return Taken.of(
+            weights=weights,
+            layers=sum(one.nbytes for one in frozen if id(one) not in outer),
+            merged=False,
+            trainable=sum(one.numel() for one in self.parameters.values()),
+        )
 
     def hidden(self, token_S: Tensor, depth_S: Tensor, blocks: Plan | None) -> Tensor:
         """[S, E]."""
@@ -101,7 +151,9 @@ class PeftBody:
         wanted = "sdpa" if blocks is None else TREE
         if model.config._attn_implementation != wanted:
             model.set_attn_implementation(wanted)
-        out = model.model(input_ids=token_S[None], position_ids=depth_S[None], use_cache=False, **plan)
+        # PEFT would compute the adapter in float32, the type it is kept in.
+        with torch.autocast(self.device.type, self._dtype, enabled=self._dtype != torch.float32):
+            out = model.model(input_ids=token_S[None], position_ids=depth_S[None], use_cache=False, **plan)
         hidden: Tensor = out.last_hidden_state[0]
         return hidden
 

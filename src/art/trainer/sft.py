@@ -24,6 +24,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,7 @@ from art.trainer.jobs import STEP_HINT, Trainer
 from art.trainer.optimizer import MOMENTS, Optimizer, Saved
 from art.trainer.protocol import CheckpointInfo, Progress, SftJob, TrainOutcome
 from art.trainer.publish import manifest_of
+from art.trainer.row_plan import RowPlan
 
 log = logging.getLogger(__name__)
 
@@ -71,14 +73,14 @@ def train_sft(trainer: Trainer, job: SftJob, *, on_progress: OnProgress) -> Trai
         metrics["data/step_num_gradient_steps"] = 0.0
         return TrainOutcome(step=job.parent_step, published=False, reason=reason, metrics=metrics)
     with boundary("the training step", TrainingFailed, hint=STEP_HINT):
-        run = _Run(trainer, job, store)
+        run = _Run(trainer, job, store, examples)
         examples.check_tokens(run.policy.vocab_size)
         run.train(examples, on_progress)
     metrics |= run.metrics()
     check_finite(metrics, run.policy)
     metrics["time/step_trainer_s"] = time.monotonic() - started
     on_progress(Progress(phase="publish", done=0, total=1))
-    outcome = TrainOutcome(step=job.step, published=True, metrics=metrics, notes=run.notes)
+    outcome = TrainOutcome(step=job.step, published=True, metrics=metrics, notes=run.notes())
     return outcome.model_copy(update={"checkpoint": run.publish(examples, outcome)})
 
 
@@ -126,10 +128,13 @@ class Examples:
                     hint="use the tokenizer that the base model came with",
                 )
 
+    def trained(self) -> list[SampledChoice]:
+        """All sequences."""
+        return [choice for choices in self.choices.values() for choice in choices]
+
     def longest(self) -> SampledChoice:
         """The longest sequence; the first of equals."""
-        found = [choice for choices in self.choices.values() for choice in choices]
-        return max(found, key=lambda choice: choice.length)
+        return max(self.trained(), key=lambda choice: choice.length)
 
 
 def _choice(sequence: Trained, name: str) -> SampledChoice:
@@ -149,6 +154,17 @@ def _choice(sequence: Trained, name: str) -> SampledChoice:
 
 
 @dataclass(slots=True)
+class Figures:
+    """Sums over the rows of one update."""
+
+    loss: float = 0.0
+    entropy: float = 0.0
+    targets: int = 0
+    computed: int = 0
+    rows: int = 0
+
+
+@dataclass(slots=True)
 class Sums:
     """Over the updates of a call."""
 
@@ -160,11 +176,19 @@ class Sums:
     computed: int = 0
     rows: int = 0
 
+    def add(self, update: Figures) -> None:
+        """One more."""
+        self.losses.append(update.loss)
+        self.entropy += update.entropy
+        self.targets += update.targets
+        self.computed += update.computed
+        self.rows += update.rows
+
 
 class _Run:
     """One job on a policy whose adapter and optimizer are those of the parent step."""
 
-    def __init__(self, trainer: Trainer, job: SftJob, store: CheckpointStore) -> None:
+    def __init__(self, trainer: Trainer, job: SftJob, store: CheckpointStore, examples: Examples) -> None:
         self._job = job
         self._store = store
         self._config = job.sft.config
@@ -176,8 +200,8 @@ class _Run:
         saved = Saved.of("sft", self._saved, self._state.optimizers)
         before = 0 if self._config.schedule_updates is None else self._state.sft_updates
         self._optimizer = Optimizer(self.policy.parameters, self._config, saved, updates=before)
-        self._row_tokens, reason = self.policy.row_tokens(self._config)
-        self.notes = [*trainer.notes, self.policy.note, reason, *self._optimizer.notes]
+        self._rows = RowPlan(self.policy, self._config, examples.trained())
+        self._trainer_notes = trainer.notes
         self._sums = Sums()
 
     def train(self, examples: Examples, on_progress: OnProgress) -> None:
@@ -186,8 +210,6 @@ class _Run:
         for number, choices in enumerate(examples.batches(self._config.batch_size)):
             if not choices:
                 continue
-            if given_up := self.policy.verify(choices, chunk=self._config.logprob_calculation_chunk_size):
-                self.notes.append(given_up)
             rate = self._optimizer.rate(peaks[number], total=len(peaks))
             self._optimizer.set_step_size(rate)
             self._sums.rates.append(rate)
@@ -201,35 +223,46 @@ class _Run:
 
     def _update(self, choices: Sequence[SampledChoice], on_row: Callable[[], None]) -> float:
         """One optimizer update; its loss."""
-        sums = self._sums
-        self._optimizer.zero_grad(set_to_none=True)
-        count = sum(int(choice.trainable.sum()) for choice in choices)
-        total = 0.0
-        for row in self.policy.rows(choices, budget=self._row_tokens):
-            on_row()
-            logprobs_N, entropy_N = self.policy.logprobs(
-                row, chunk=self._config.logprob_calculation_chunk_size
-            )
-            loss = nll(logprobs_N, count)
-            loss.backward()
-            total += float(loss.detach())
-            sums.entropy += float(entropy_N.sum())
-            sums.targets += len(logprobs_N)
-            sums.computed += row.trie.size
-            sums.rows += 1
+        sums, gradient = self._sums, partial(self._gradient, choices, on_row)
+        while (found := self._rows.attempt(gradient)) is None:
+            pass
+        sums.add(found)
         parameters = [p for p in self.policy.parameters.values() if p.grad is not None]
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._config.max_grad_norm))
-        if not math.isfinite(total) or not math.isfinite(norm):
+        if not math.isfinite(found.loss) or not math.isfinite(norm):
             raise TrainingFailed(
-                f"The loss is {total} and the gradient's norm {norm}",
+                f"The loss is {found.loss} and the gradient's norm {norm}",
                 cause="a forward or backward pass overflowed",
                 hint="lower learning_rate; nothing was published",
             )
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        sums.losses.append(total)
         sums.grad_norms.append(norm)
-        return total
+        return found.loss
+
+    def _gradient(self, choices: Sequence[SampledChoice], on_row: Callable[[], None]) -> Figures:
+        """The gradient of one update, from nothing."""
+        chunk = self._config.logprob_calculation_chunk_size
+        if given_up := self.policy.verify(choices, chunk=chunk):
+            self._rows.notes.append(given_up)
+        self._optimizer.zero_grad(set_to_none=True)
+        count = sum(int(choice.trainable.sum()) for choice in choices)
+        found = Figures()
+        for row in self.policy.rows(choices, budget=self._rows.tokens):
+            on_row()
+            logprobs_N, entropy_N = self.policy.logprobs(row, chunk=chunk)
+            loss = nll(logprobs_N, count)
+            loss.backward()
+            found.loss += float(loss.detach())
+            found.entropy += float(entropy_N.sum())
+            found.targets += len(logprobs_N)
+            found.computed += row.trie.size
+            found.rows += 1
+        return found
+
+    def notes(self) -> list[str]:
+        """Automatic choices with their reasons."""
+        return [*self._trainer_notes, self.policy.note, *self._rows.notes, *self._optimizer.notes]
 
     def metrics(self) -> dict[str, float]:
         """Figures of the call; `loss/train` and `loss/grad_norm` are means over its updates."""

@@ -19,7 +19,7 @@ from art.algorithms.step_size import step_size
 from art.config.train import ResolvedTrainConfig
 from art.errors import TrainingFailed
 from art.trainer.batch import Batch, Member
-from art.trainer.forward import Policy, Row
+from art.trainer.forward import Policy, Row, Rows
 from art.trainer.lookback import LookBack, OnRow, gather
 from art.trainer.optimizer import Optimizer
 
@@ -93,7 +93,7 @@ class Updater:
         tally.loss /= len(plans)
         return tally
 
-    def _rows(self, share: Sequence[Member]) -> list[Row]:
+    def _rows(self, share: Sequence[Member]) -> Rows:
         choices = [choice for member in share for choice in member.choices]
         return self._policy.rows(choices, budget=self._row_tokens)
 

@@ -173,7 +173,7 @@ def build_trainer(options: argparse.Namespace) -> Trainer:
     if options.threads:
         torch.set_num_threads(options.threads)
     transformers.utils.logging.disable_progress_bar()
-    return Trainer(dtype=options.dtype)
+    return Trainer(dtype=options.dtype, limit_memory=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
