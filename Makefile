@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # has torch already keeps it.
 TORCH_ARGS ?=
 
-.PHONY: help setup demo test test-clients lint format bench-engine bench-gateway bench-demo bench-train mutations clean
+.PHONY: help setup demo test test-clients lint format bench-engine bench-gateway bench-demo bench-train mutations test-kills clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each
@@ -71,6 +71,9 @@ bench-demo: $(STAMP) ## The demo on both tasks and three seeds against its bars 
 
 bench-train: $(STAMP) ## The trainer against a plain PEFT loop, tries against rows, the head's memory (ten minutes)
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python benchmarks/bench_train.py $(ARGS)
+
+test-kills: $(STAMP) ## 200 steps with 20 kills end in the weights of an undisturbed run (ten minutes)
+	$(BIN)/python benchmarks/kill_study.py $(ARGS)
 
 mutations: $(STAMP) ## Put 15 known faults into the code, one by one, and see that a test notices each
 	$(BIN)/python tests/mutations/run.py $(ARGS)

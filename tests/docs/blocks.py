@@ -23,6 +23,7 @@ FILES = (
     "docs/sft.md",
     "docs/evaluation.md",
     "docs/doctor.md",
+    "docs/deterministic.md",
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

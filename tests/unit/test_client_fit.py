@@ -108,6 +108,9 @@ def test_an_infrastructure_failure_is_retried_and_never_a_reward(
     statuses = [body["status"] for body in gateway.bodies("/finish")]
     assert sorted(statuses) == ["finished"] * 6 + ["infra_error"] * 3
     assert len(gateway.bodies("/reward")) == 6
+    # What runs in the place of a failed run says that it is the same one, so that it draws the same.
+    places = [(body["seed_key"], body["member"]) for body in gateway.bodies("/api/v1/rollouts")]
+    assert (len(places), len(set(places))) == (9, 6)
 
 
 def test_an_infrastructure_that_stays_broken_ends_the_fit(

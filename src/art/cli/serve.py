@@ -32,6 +32,9 @@ def command(
         list[str] | None, typer.Option(help="A name of this server behind a proxy; repeatable.")
     ] = None,
     upstream: Annotated[list[str] | None, typer.Option(help=_UPSTREAM)] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Make seeded runs repeat themselves, bit by bit; slower.")
+    ] = False,
     stop_with_clients: Annotated[
         bool, typer.Option("--stop-with-clients", help="Stop when no local program uses it any more.")
     ] = False,
@@ -65,6 +68,7 @@ def command(
             "allow_remote": allow_remote or None,
             "allowed_hosts": tuple(allowed_host) if allowed_host else None,
             "stop_with_clients": stop_with_clients or None,
+            "deterministic": deterministic or None,
             "upstreams": dict(map(parse_flag, upstream)) if upstream else None,
         },
         "engine": {"kind": engine},

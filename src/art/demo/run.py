@@ -36,6 +36,8 @@ class Options:
     base_model: str = BASE_MODEL
     held_out: int | None = None
     """Evaluation rollouts; None is the task's own number."""
+    deterministic: bool = False
+    """The same seed gives the same run, bit by bit: the number of steps does not follow the clock then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class Runner:
     model: art.TrainableModel[Any, Any]
     seed: int
     display: Display
+    timed: bool = True
+    """Training ends with the task's time budget."""
 
     async def run(self, scenario: Scenario, *, purpose: str, group: str, member: int) -> art.Trajectory:
         """One run of the agent in a session of its own, with its reward."""
@@ -93,6 +97,7 @@ class Runner:
             purpose=purpose,
             scenario_id=scenario.id,
             group_id=group,
+            seed_key=group,
             member=member,
             run_seed=self.seed,
         ) as session:
@@ -152,7 +157,8 @@ class Runner:
             slowest = max(slowest, now - began)
             self.display.trained(step + 1, steps, rewards, result, now - began)
             learned = len(rewards) > 1 and min(rewards[-2:]) > task.enough
-            if learned or now - start + slowest > task.budget_seconds:
+            late = self.timed and now - start + slowest > task.budget_seconds
+            if learned or late:
                 break
         return rewards, time.monotonic() - start, checkpoint
 
@@ -163,11 +169,11 @@ async def demonstrate(task: Task, options: Options, display: Display) -> Outcome
     held_out = task.held_out if options.held_out is None else options.held_out
     training, evaluation = task.scenarios(options.seed, steps * task.groups_per_step, held_out)
     name = f"{task.name}-{options.seed}-{datetime.now():%Y%m%d-%H%M%S}-{new_rollout_id()[-4:]}"
-    async with art.LocalBackend(path=options.path) as backend:
+    async with art.LocalBackend(path=options.path, deterministic=options.deterministic) as backend:
         model = art.TrainableModel(name=name, project=PROJECT, base_model=options.base_model)
         display.phase(f"loading {options.base_model}", 0)
         await model.register(backend)
-        runner = Runner(task, model, options.seed, display)
+        runner = Runner(task, model, options.seed, display, timed=not options.deterministic)
         before, run_before = await runner.evaluate(evaluation, "held-out reward before")
         rewards, seconds, checkpoint = await runner.train(training, steps)
         after, run_after = await runner.evaluate(evaluation, "held-out reward after")

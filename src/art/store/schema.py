@@ -119,6 +119,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE rollouts ADD COLUMN auxiliary TEXT NOT NULL DEFAULT 'detect'",
         "ALTER TABLE rollouts ADD COLUMN agent_rewards TEXT NOT NULL DEFAULT '{}'",
     ),
+    (
+        "ALTER TABLE rollouts ADD COLUMN seed_key TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE rollouts ADD COLUMN seed_identity TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE rollouts ADD COLUMN repeat INTEGER NOT NULL DEFAULT 0",
+        "CREATE INDEX rollouts_by_seed ON rollouts (project, model, seed_identity)",
+    ),
 )
 
 
