@@ -13,11 +13,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # has torch already keeps it.
 TORCH_ARGS ?=
 
-.PHONY: help setup demo test test-clients lint format bench-engine bench-gateway bench-demo bench-train mutations test-kills clean
+.PHONY: help setup demo test test-clients lint format bench-engine bench-gateway bench-demo bench-train bench-deterministic mutations test-kills clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' Makefile
 
 setup: $(STAMP) ## Make .venv with everything the other targets need (they call it by themselves)
 
@@ -71,6 +71,9 @@ bench-demo: $(STAMP) ## The demo on both tasks and three seeds against its bars 
 
 bench-train: $(STAMP) ## The trainer against a plain PEFT loop, tries against rows, the head's memory (ten minutes)
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python benchmarks/bench_train.py $(ARGS)
+
+bench-deterministic: $(STAMP) ## What --deterministic costs the engine, as ratios of one run
+	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python benchmarks/bench_deterministic.py $(ARGS)
 
 test-kills: $(STAMP) ## 200 steps with 20 kills end in the weights of an undisturbed run (ten minutes)
 	$(BIN)/python benchmarks/kill_study.py $(ARGS)

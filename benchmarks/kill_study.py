@@ -74,9 +74,7 @@ async def train(url: str, key: str, *, base_model: str, steps: int, seed: int) -
         messages: list[Any] = [{"role": "user", "content": task}]
         said = []
         for _ in range(2):
-            answer = await client.chat.completions.create(
-                model=model_name, messages=messages, max_tokens=8
-            )
+            answer = await client.chat.completions.create(model=model_name, messages=messages, max_tokens=8)
             said.append(answer.choices[0].message.content or "")
             messages += [
                 {"role": "assistant", "content": said[-1]},
@@ -142,7 +140,9 @@ def run(folder: Path, *, base_model: Path, steps: int, phases: Sequence[str] = (
         server.stop()
         log.close()
     if program.returncode:
-        raise RuntimeError(f"the program ended with {program.returncode}:\n{(folder / 'program.out').read_text()}")
+        raise RuntimeError(
+            f"the program ended with {program.returncode}:\n{(folder / 'program.out').read_text()}"
+        )
     result.batch, result.step = watch.batch, watch.step
     last_folder = watch.checkpoints / f"{result.step:04d}"
     result.sha256 = {name: sha256((last_folder / name).read_bytes()).hexdigest() for name in FILES}

@@ -44,7 +44,6 @@ class Kill:
     seen: str
 
 
-
 class Killer:
     """Ends the server in a given phase and starts it again."""
 
@@ -153,8 +152,10 @@ class Killer:
             phase, count, total = said
             if watch.job != job[0] or watch.writing() or watch.unrecorded():
                 return None
-            forward = phase in ("lookback", "forward") and count < total or phase == "samples" and count == total
-            optimizer = phase == "forward" and count == total or phase == "update"
+            forward = (
+                (phase in ("lookback", "forward") and count < total) or (phase == "samples" and count == total)
+            )
+            optimizer = (phase == "forward" and count == total) or phase == "update"
             return f"{phase} {count}/{total}" if (optimizer if done else forward) else None
 
         return self._held((TRAINER,), look)

@@ -56,6 +56,7 @@ def test_the_seed_decides(undisturbed: Run, tmp_path: Path, tiny_model_dir: Path
     other = run(tmp_path / "other", base_model=tiny_model_dir, steps=STEPS, seed=1)
     assert other.sha256[FILES[0]] != undisturbed.sha256[FILES[0]]
 
+
 def test_a_server_that_is_not_deterministic_is_no_server_for_a_deterministic_program(
     art_server: ArtServer,
 ) -> None:
@@ -65,4 +66,3 @@ def test_a_server_that_is_not_deterministic_is_no_server_for_a_deterministic_pro
             child.endpoint()
     finally:
         child.release()
-

@@ -39,7 +39,10 @@ def test_another_machine_is_told(tmp_path: Path) -> None:
     record = json.loads((tmp_path / RECORD).read_text())
     (tmp_path / RECORD).write_text(json.dumps({**record, "cpu": "another one", "torch": "1.0"}))
     _, notes = settle(settings(), tmp_path)
-    assert [note.partition(" was ")[0] for note in notes[1:]] == ["deterministic: cpu", "deterministic: torch"]
+    assert [note.partition(" was ")[0] for note in notes[1:]] == [
+        "deterministic: cpu",
+        "deterministic: torch",
+    ]
 
 
 def test_a_damaged_record_is_refused(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def test_an_agents_fixed_seed_decides_alone_only_where_the_caller_rules() -> Non
     assert call_seed(SPACE, 0, 0, 42, "caller") == call_seed(other, 7, 0, 42, "caller")
     assert call_seed(SPACE, 0, 0, 42, "caller") != call_seed(SPACE, 0, 1, 42, "caller")
 
+
 def test_a_rollout_is_identified_by_what_its_client_says_of_it() -> None:
     given = {"run_seed": 1, "scenario": "s", "member": 0, "step": 3, "key": "2-0"}
     others = [{**given, name: other} for name, other in [("run_seed", 2), ("scenario", "t"), ("member", 1)]]
@@ -96,4 +97,3 @@ def test_a_call_that_was_not_answered_is_drawn_again() -> None:
     session.give_back(2)
     session.give_back(1)
     assert [session.take_draw() for _ in range(3)] == [1, 2, 4]
-

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _UPSTREAM = "Another model to pass requests on to: NAME=URL[,model=...,api_key_env=...]; repeatable."
+_DETERMINISTIC = "Make seeded runs repeat themselves, bit by bit; slower."
 
 
 def command(
@@ -32,9 +33,7 @@ def command(
         list[str] | None, typer.Option(help="A name of this server behind a proxy; repeatable.")
     ] = None,
     upstream: Annotated[list[str] | None, typer.Option(help=_UPSTREAM)] = None,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Make seeded runs repeat themselves, bit by bit; slower.")
-    ] = False,
+    deterministic: Annotated[bool, typer.Option("--deterministic", help=_DETERMINISTIC)] = False,
     stop_with_clients: Annotated[
         bool, typer.Option("--stop-with-clients", help="Stop when no local program uses it any more.")
     ] = False,

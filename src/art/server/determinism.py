@@ -69,7 +69,9 @@ def settle(settings: ServerConfig, server: Path) -> tuple[ServerConfig, list[str
     for name in ("cpu", "torch", "art"):
         before, now = getattr(kept, name), getattr(here, name)
         if before != now:
-            notes.append(f"deterministic: {name} was {before} and is {now}, so earlier runs may not repeat themselves")
+            notes.append(
+                f"deterministic: {name} was {before} and is {now}, so earlier runs may not repeat themselves"
+            )
     for note in notes:
         logger.info("%s", note)
     threads = {

@@ -184,7 +184,7 @@ def build_trainer(options: argparse.Namespace) -> Trainer:
             )
         # An operation that does not repeat itself raises; fresh memory need not be filled, since none is read.
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return Trainer(dtype=options.dtype)
 
 

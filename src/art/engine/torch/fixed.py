@@ -100,6 +100,10 @@ class FixedEngine(TorchEngine):
         engine.capabilities = replace(engine.capabilities, deterministic=True, notes=notes)
         return engine
 
+    def _refresh_stats(self) -> None:
+        super()._refresh_stats()
+        self.stats = {**self.stats, "rows": self.rows}
+
     @torch.inference_mode()
     def _settle(self) -> str:
         """Find out how many rows a pass may have, before the first request; what was found, for a person."""
@@ -135,7 +139,9 @@ class FixedEngine(TorchEngine):
         assert slot is not None
         start = choice.computed // CHUNK_TOKENS * CHUNK_TOKENS
         tokens = prompt[start : start + CHUNK_TOKENS]
-        hidden_T_E = chunk_pass(self._architecture, weights, self._cache, slot=slot.index, start=start, tokens=tokens)
+        hidden_T_E = chunk_pass(
+            self._architecture, weights, self._cache, slot=slot.index, start=start, tokens=tokens
+        )
         self._tokens_computed += CHUNK_TOKENS
         end = start + len(tokens)
         slot.tokens += prompt[len(slot.tokens) : end]
@@ -199,9 +205,7 @@ def rows_pass(
 ) -> Tensor:
     """Hidden states [rows, E] of one token for each of `segments`; the other rows stand idle."""
     idle = rows - len(segments)
-    plan = AttentionPlan(
-        segments, cache, query_heads=architecture.shape.query_heads, apart=True, idle=idle
-    )
+    plan = AttentionPlan(segments, cache, query_heads=architecture.shape.query_heads, apart=True, idle=idle)
     token_R = torch.tensor([*tokens, *[IDLE_TOKEN] * idle], device=plan.position_T.device)
     return architecture.forward(weights, token_R, plan)
 
