@@ -27,7 +27,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from kill_watch import POLL_SECONDS, Watch
+from kill_watch import Watch
 from killer import PHASES, Kill, Killer
 
 from art.testing.server import ArtServer
@@ -37,6 +37,8 @@ PROJECT, NAME = "kills", "study"
 GROUPS, MEMBERS = 2, 4
 THREADS = {"ART_ENGINE__THREADS": "1", "ART_TRAINER__THREADS": "1"}
 """More only wait for one another on a model this small."""
+IDLE_SECONDS = 0.05
+"""Between two looks while no kill is due."""
 STEP_SECONDS = 120.0
 """A run without a new step for this long hangs; one with a restart in it takes about ten."""
 FILES = ("adapter_model.safetensors", "optimizer.safetensors", "trainer_state.json")
@@ -127,7 +129,7 @@ def run(folder: Path, *, base_model: Path, steps: int, phases: Sequence[str] = (
                 raise TimeoutError(f"no step for {STEP_SECONDS:.0f} s: see {folder}")
             number = len(phases) - len(due)
             if not due or last < 1 or last < (number + 0.5) * steps / len(phases) - 1:
-                time.sleep(POLL_SECONDS)
+                time.sleep(IDLE_SECONDS)
                 continue
             kill = killer.attempt(due[0])
             if kill is not None:
@@ -207,11 +209,13 @@ def main() -> int:
 
 def study(options: argparse.Namespace) -> int:
     """The whole study as the command line asks for it."""
+    import torch
     from rich.console import Console
     from rich.table import Table
 
     from art.testing.tiny import tiny_model
 
+    torch.set_num_threads(1)  # more would only wait for one another
     console = Console()
     with tempfile.TemporaryDirectory(prefix="kill-study-", ignore_cleanup_errors=True) as scratch:
         base = tiny_model(Path(scratch) / "tiny")

@@ -152,8 +152,8 @@ class Killer:
             phase, count, total = said
             if watch.job != job[0] or watch.writing() or watch.unrecorded():
                 return None
-            forward = (
-                (phase in ("lookback", "forward") and count < total) or (phase == "samples" and count == total)
+            forward = (phase in ("lookback", "forward") and count < total) or (
+                phase == "samples" and count == total
             )
             optimizer = (phase == "forward" and count == total) or phase == "update"
             return f"{phase} {count}/{total}" if (optimizer if done else forward) else None

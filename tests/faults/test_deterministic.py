@@ -1,6 +1,6 @@
-"""A seeded run under `--deterministic`: run again, and killed on the way, it ends in the same files.
+"""A seeded run under `--deterministic`: run again on a fresh folder, and killed on the way, it ends in the same files.
 
-`make test-kills` does this with 200 steps and 20 kills.
+`make test-kills` does this with 200 steps and 20 kills, in all parts of a run.
 """
 
 from __future__ import annotations
@@ -13,48 +13,33 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from kill_study import FILES, NAME, PROJECT, Run, run
+from kill_study import FILES, NAME, PROJECT, run
+from kill_watch import Watch
 
 from art.backends.child import ChildServer
 from art.errors import ConfigError
 from art.testing.server import ArtServer
 
-pytestmark = pytest.mark.slow
 STEPS = 3
+KILLS = ["capture write", "optimizer"]
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> Run:
-    return run(tmp_path_factory.mktemp("undisturbed") / "art", base_model=tiny_model_dir, steps=STEPS)
-
-
-def test_a_killed_run_ends_as_the_undisturbed_one(
-    undisturbed: Run, tmp_path: Path, tiny_model_dir: Path
+@pytest.mark.slow
+def test_a_killed_run_ends_as_an_undisturbed_one_on_another_folder(
+    tmp_path: Path, tiny_model_dir: Path
 ) -> None:
-    killed = run(
-        tmp_path / "art",
-        base_model=tiny_model_dir,
-        steps=STEPS,
-        phases=["capture write", "optimizer"],
-    )
-    assert [kill.phase for kill in killed.kills] == ["capture write", "optimizer"]
+    undisturbed = run(tmp_path / "undisturbed", base_model=tiny_model_dir, steps=STEPS)
+    killed = run(tmp_path / "killed", base_model=tiny_model_dir, steps=STEPS, phases=KILLS)
+    assert [kill.phase for kill in killed.kills] == KILLS
     assert (killed.batch, killed.step) == (undisturbed.batch, undisturbed.step) == (STEPS, STEPS)
     assert set(killed.sha256) == set(FILES)
     assert killed.sha256 == undisturbed.sha256
     assert killed.rollouts_run_again > 0
     assert killed.jobs_run_again == 1
-
-
-def test_the_seed_decides(undisturbed: Run, tmp_path: Path, tiny_model_dir: Path) -> None:
-    """The same one gives the same files on a fresh folder, another one others; the run says how it was computed."""
-    folder = tmp_path / "art"
-    again = run(folder, base_model=tiny_model_dir, steps=STEPS)
-    assert again.sha256 == undisturbed.sha256
-    manifest = folder / PROJECT / "models" / NAME / "checkpoints" / f"{STEPS:04d}" / "manifest.json"
-    assert json.loads(manifest.read_text())["step"] == STEPS
-    assert json.loads((folder / "server" / "deterministic.json").read_text())["engine_threads"] == 1
-    other = run(tmp_path / "other", base_model=tiny_model_dir, steps=STEPS, seed=1)
-    assert other.sha256[FILES[0]] != undisturbed.sha256[FILES[0]]
+    (result,) = Watch(tmp_path / "killed", PROJECT, NAME).query("SELECT result FROM jobs LIMIT 1")[0]
+    assert "deterministic: threads of the engine 1, of the trainer 1" in json.loads(result)["notes"]
+    record = json.loads((tmp_path / "killed" / "server" / "deterministic.json").read_text())
+    assert (record["engine_threads"], record["trainer_threads"]) == (1, 1)
 
 
 def test_a_server_that_is_not_deterministic_is_no_server_for_a_deterministic_program(

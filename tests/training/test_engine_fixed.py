@@ -107,9 +107,9 @@ def test_arrivals_change_no_bit(folder: Path, adapter: Path, dtype: str, rows: i
         engine.rows = rows
     expected = alone(lonely, requests)
     assert len({str(result) for result in expected}) == len(expected), "the requests differ"
-    for seed in range(3 if rows == 1 else 6):
+    for seed in range(2 if rows == 1 else 4):
         assert arriving(busy, requests, seed) == expected
-    assert busy.stats["cache_hits"] > 20
+    assert busy.stats["cache_hits"] > 10
 
 
 def test_two_threads_change_no_bit_either(folder: Path, adapter: Path) -> None:

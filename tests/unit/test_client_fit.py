@@ -42,7 +42,9 @@ def fit(model: art.TrainableModel[Any, Any], agent: Any, scenarios: Any, **optio
 
 def test_it_runs_trains_logs_and_tells(gateway: FakeGateway, model: art.TrainableModel[Any, Any]) -> None:
     told: list[FitStep] = []
-    result = fit(model, rollout, [1, 2], on_step=told.append, config=art.TrainConfig(learning_rate=1e-3))
+    result = fit(
+        model, rollout, [1, 2], on_step=told.append, config=art.TrainConfig(learning_rate=1e-3), seed=5
+    )
     assert (result.batch, result.step, result.checkpoint_path) == (2, 1, "/1")
     assert result.steps == told
     assert [step.batch for step in told] == [1, 2]
@@ -56,7 +58,7 @@ def test_it_runs_trains_logs_and_tells(gateway: FakeGateway, model: art.Trainabl
     opened = gateway.bodies("/api/v1/rollouts")
     assert sorted(body["member"] for body in opened) == sorted([0, 1, 2] * 4)
     assert len({(body["group_id"], body["member"]) for body in opened}) == 12
-    assert {body["purpose"] for body in opened} == {"train"}
+    assert {(body["purpose"], body["run_seed"]) for body in opened} == {("train", 5)}
     assert len(gateway.bodies("/log")) == 2
 
 

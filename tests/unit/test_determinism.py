@@ -24,7 +24,7 @@ def test_the_threads_of_the_first_start_stay(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
     first, notes = settle(settings(engine=2), tmp_path)
     assert (first.engine.threads, first.trainer.threads) == (2, 3)
-    assert notes == ["deterministic: the engine computes with 2 threads, the trainer with 3"]
+    assert notes == ["deterministic: threads of the engine 2, of the trainer 3"]
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     again, _ = settle(settings(), tmp_path)
     assert (again.engine.threads, again.trainer.threads) == (2, 3)

@@ -64,7 +64,7 @@ def settle(settings: ServerConfig, server: Path) -> tuple[ServerConfig, list[str
                 hint="leave the setting out, or begin another folder (--path)",
             )
     notes = [
-        f"deterministic: the engine computes with {kept.engine_threads} threads, the trainer with {kept.trainer_threads}"
+        f"deterministic: threads of the engine {kept.engine_threads}, of the trainer {kept.trainer_threads}"
     ]
     for name in ("cpu", "torch", "art"):
         before, now = getattr(kept, name), getattr(here, name)
