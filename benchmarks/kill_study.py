@@ -35,12 +35,16 @@ from art.testing.server import ArtServer
 RESULTS = Path(__file__).parent / "results" / "test-kills.json"
 PROJECT, NAME = "kills", "study"
 GROUPS, MEMBERS = 2, 4
-THREADS = {"ART_ENGINE__THREADS": "1", "ART_TRAINER__THREADS": "1"}
-"""More only wait for one another on a model this small."""
+SETTINGS = {
+    # More threads only wait for one another on a model this small.
+    "ART_ENGINE__THREADS": "1",
+    "ART_TRAINER__THREADS": "1",
+    "ART_SERVER__TRAINER_START_SECONDS": "600",
+}
 IDLE_SECONDS = 0.05
 """Between two looks while no kill is due."""
-STEP_SECONDS = 120.0
-"""A run without a new step for this long hangs; one with a restart in it takes about ten."""
+STEP_SECONDS = 600.0
+"""A run without a new step for this long hangs; a restart takes about ten, and minutes on a machine that others use."""
 FILES = ("adapter_model.safetensors", "optimizer.safetensors", "trainer_state.json")
 """Of the last checkpoint, what must be equal; the manifest holds ids and times."""
 
@@ -113,7 +117,7 @@ async def train(url: str, key: str, *, base_model: str, steps: int, seed: int) -
 def run(folder: Path, *, base_model: Path, steps: int, phases: Sequence[str] = (), seed: int = 0) -> Run:
     """Train on a fresh folder, ending the server once in each of `phases`, in their order, evenly over the steps."""
     began, result = time.monotonic(), Run(steps=steps)
-    server = ArtServer(folder, engine="torch", arguments=["--deterministic"], environment=THREADS).start()
+    server = ArtServer(folder, engine="torch", arguments=["--deterministic"], environment=SETTINGS).start()
     log = (folder / "program.out").open("wb")
     command = [sys.executable, __file__, "--program", server.url, "--key", server.admin_key]
     command += ["--base-model", str(base_model), "--steps", str(steps), "--seed", str(seed)]
@@ -126,7 +130,7 @@ def run(folder: Path, *, base_model: Path, steps: int, phases: Sequence[str] = (
             if watch.batch != last:
                 last, since = watch.batch, time.monotonic()
             if time.monotonic() - since > STEP_SECONDS:
-                raise TimeoutError(f"no step for {STEP_SECONDS:.0f} s: see {folder}")
+                raise TimeoutError(f"no step for {STEP_SECONDS:.0f} s; {where(watch, folder)}")
             number = len(phases) - len(due)
             if not due or last < 1 or last < (number + 0.5) * steps / len(phases) - 1:
                 time.sleep(IDLE_SECONDS)
@@ -135,6 +139,10 @@ def run(folder: Path, *, base_model: Path, steps: int, phases: Sequence[str] = (
             if kill is not None:
                 due.pop(0)
                 result.kills.append(kill)
+                print(
+                    f"batch {kill.batch:4d}  {kill.phase:14} {kill.seen} (looked {kill.attempts} times)",
+                    flush=True,
+                )
                 since = time.monotonic()
     finally:
         program.kill()
@@ -152,6 +160,14 @@ def run(folder: Path, *, base_model: Path, steps: int, phases: Sequence[str] = (
     result.jobs_run_again = int(watch.one("SELECT COUNT(*) FROM jobs WHERE attempts > 1"))
     result.seconds = round(time.monotonic() - began, 1)
     return result
+
+
+def where(watch: Watch, folder: Path) -> str:
+    """Where a run stands, for a person."""
+    statuses = watch.query("SELECT status, COUNT(*) FROM rollouts GROUP BY 1")
+    jobs = watch.query("SELECT status, attempts FROM jobs ORDER BY created_at DESC LIMIT 1")
+    last = (folder / "serve.out").read_text(errors="replace").splitlines()[-10:]
+    return "\n".join([f"batch {watch.batch}, step {watch.step}, rollouts {statuses}, last job {jobs}", *last])
 
 
 def spread(kills: int) -> list[str]:
@@ -226,8 +242,6 @@ def study(options: argparse.Namespace) -> int:
                 Path(scratch) / name, base_model=base, steps=options.steps, phases=phases, seed=options.seed
             )
             console.print(f"{name}: {runs[name].seconds:.0f} s, {runs[name].step} of them published")
-    for kill in runs["killed"].kills:
-        console.print(f"batch {kill.batch:4d}  {kill.phase:14} {kill.seen} (looked {kill.attempts} times)")
     told = report(**runs, kills=options.kills)
     options.out.write_text(json.dumps(told, indent=2) + "\n")
     table = Table("bar", "value", "target", "", title="test-kills")
