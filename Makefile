@@ -13,11 +13,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # has torch already keeps it.
 TORCH_ARGS ?=
 
-.PHONY: help setup demo test test-clients lint format bench-engine bench-gateway bench-demo bench-train study mutations clean
+.PHONY: help setup demo test test-clients test-kills lint format bench-engine bench-gateway bench-demo bench-train bench-deterministic study mutations clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' Makefile
 
 setup: $(STAMP) ## Make .venv with everything the other targets need (they call it by themselves)
 
@@ -74,6 +74,12 @@ bench-train: $(STAMP) ## The trainer against a plain PEFT loop, tries against ro
 
 study: $(STAMP) ## What learns, over tasks, losses and seeds, as curves; goes on where it stopped (five hours)
 	$(BIN)/python benchmarks/study.py $(ARGS)
+
+bench-deterministic: $(STAMP) ## What --deterministic costs the engine, as ratios of one run
+	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python benchmarks/bench_deterministic.py $(ARGS)
+
+test-kills: $(STAMP) ## 200 steps with 20 kills end in the weights of an undisturbed run (ten minutes)
+	$(BIN)/python benchmarks/kill_study.py $(ARGS)
 
 mutations: $(STAMP) ## Put 15 known faults into the code, one by one, and see that a test notices each
 	$(BIN)/python tests/mutations/run.py $(ARGS)

@@ -24,6 +24,7 @@ FILES = (
     "docs/learning.md",
     "docs/evaluation.md",
     "docs/doctor.md",
+    "docs/deterministic.md",
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

@@ -42,7 +42,9 @@ def fit(model: art.TrainableModel[Any, Any], agent: Any, scenarios: Any, **optio
 
 def test_it_runs_trains_logs_and_tells(gateway: FakeGateway, model: art.TrainableModel[Any, Any]) -> None:
     told: list[FitStep] = []
-    result = fit(model, rollout, [1, 2], on_step=told.append, config=art.TrainConfig(learning_rate=1e-3))
+    result = fit(
+        model, rollout, [1, 2], on_step=told.append, config=art.TrainConfig(learning_rate=1e-3), seed=5
+    )
     assert (result.batch, result.step, result.checkpoint_path) == (2, 1, "/1")
     assert result.steps == told
     assert [step.batch for step in told] == [1, 2]
@@ -56,7 +58,7 @@ def test_it_runs_trains_logs_and_tells(gateway: FakeGateway, model: art.Trainabl
     opened = gateway.bodies("/api/v1/rollouts")
     assert sorted(body["member"] for body in opened) == sorted([0, 1, 2] * 4)
     assert len({(body["group_id"], body["member"]) for body in opened}) == 12
-    assert {body["purpose"] for body in opened} == {"train"}
+    assert {(body["purpose"], body["run_seed"]) for body in opened} == {("train", 5)}
     assert len(gateway.bodies("/log")) == 2
 
 
@@ -108,6 +110,9 @@ def test_an_infrastructure_failure_is_retried_and_never_a_reward(
     statuses = [body["status"] for body in gateway.bodies("/finish")]
     assert sorted(statuses) == ["finished"] * 6 + ["infra_error"] * 3
     assert len(gateway.bodies("/reward")) == 6
+    # What runs in the place of a failed run says that it is the same one, so that it draws the same.
+    places = [(body["seed_key"], body["member"]) for body in gateway.bodies("/api/v1/rollouts")]
+    assert (len(places), len(set(places))) == (9, 6)
 
 
 def test_an_infrastructure_that_stays_broken_ends_the_fit(

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from art.errors import UnsupportedOption
-from art.server.sampling import SeedSpace, call_seed, resolve_sampling
+from art.server.sampling import SeedSpace, call_seed, resolve_sampling, seed_identity
+from art.server.session import Session
+from art.store.records import RolloutRow
 
 ASKED = {
     "temperature": 0.0,
@@ -64,6 +66,7 @@ def test_everything_that_names_a_choice_changes_its_seed() -> None:
         replace(SPACE, member=1),
         replace(SPACE, step=4),
         replace(SPACE, repeat=1),
+        replace(SPACE, key="2-0"),
     ]
     seeds = [call_seed(space, 0, 0, None, "training") for space in others]
     seeds += [call_seed(SPACE, 1, 0, None, "training"), call_seed(SPACE, 0, 1, None, "training")]
@@ -76,3 +79,21 @@ def test_an_agents_fixed_seed_decides_alone_only_where_the_caller_rules() -> Non
     assert call_seed(SPACE, 0, 0, 42, "training") != call_seed(SPACE, 0, 0, 43, "training")
     assert call_seed(SPACE, 0, 0, 42, "caller") == call_seed(other, 7, 0, 42, "caller")
     assert call_seed(SPACE, 0, 0, 42, "caller") != call_seed(SPACE, 0, 1, 42, "caller")
+
+
+def test_a_rollout_is_identified_by_what_its_client_says_of_it() -> None:
+    given = {"run_seed": 1, "scenario": "s", "member": 0, "step": 3, "key": "2-0"}
+    others = [{**given, name: other} for name, other in [("run_seed", 2), ("scenario", "t"), ("member", 1)]]
+    others += [{**given, "step": 4}, {**given, "key": "2-1"}, {**given, "scenario": None}]
+    known = [seed_identity(**one) for one in (given, *others)]  # type: ignore[arg-type]
+    assert len(set(known)) == len(known)
+    assert seed_identity(**{**given, "scenario": None, "key": ""}) == ""  # type: ignore[arg-type]
+
+
+def test_a_call_that_was_not_answered_is_drawn_again() -> None:
+    row = RolloutRow(rollout_id="r", project="p", model="m", step=0)
+    session = Session(row=row, entry=None, aliases=False, seeds=SPACE)  # type: ignore[arg-type]
+    assert [session.take_draw() for _ in range(4)] == [0, 1, 2, 3]
+    session.give_back(2)
+    session.give_back(1)
+    assert [session.take_draw() for _ in range(3)] == [1, 2, 4]

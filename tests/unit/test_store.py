@@ -497,3 +497,24 @@ class TestMigrations:
         conn.close()
         with pytest.raises(ConfigError, match="schema version"):
             run(lambda: Store.open(tmp_path))
+
+
+def test_a_rollout_that_failed_for_no_fault_of_its_own_does_not_count_as_a_repetition(tmp_path: Path) -> None:
+    def alike(rollout_id: str, identity: str = "[0, 0]") -> RolloutRow:
+        return rollout(rollout_id).model_copy(update={"seed_identity": identity})
+
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            assert [(await store.open_rollout(alike(name))).repeat for name in ("a", "b")] == [0, 1]
+            assert (await store.open_rollout(alike("c", "[0, 1]"))).repeat == 0
+            assert (await store.open_rollout(rollout("d"))).repeat == 0
+            await store.finish_rollout("a")
+            await store.finish_rollout("b", RolloutStatus.INFRA_ERROR, "the engine died")
+            assert (await store.open_rollout(alike("e"))).repeat == 1
+            await store.finish_rollout("e", RolloutStatus.AGENT_ERROR, "a fault of its own")
+        async with opened(tmp_path) as store:  # a server that was started anew still knows
+            await store.interrupt_running("stopped")
+            assert (await store.open_rollout(alike("f"))).repeat == 2
+            assert (await store.open_rollout(alike("e"))).repeat == 1, "as it was opened"
+
+    run(main)

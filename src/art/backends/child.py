@@ -23,7 +23,7 @@ from typing import IO, Any
 import httpx2
 
 from art.backends.http import Endpoint
-from art.errors import ServerStartFailed
+from art.errors import ConfigError, ServerStartFailed
 
 START_SECONDS = 120.0
 """Deadline of a start: importing and opening the store takes about two seconds, on a busy machine many more."""
@@ -39,11 +39,18 @@ class ChildServer:
     """Finds or starts the server of one folder. Thread-safe; all methods block."""
 
     def __init__(
-        self, root: Path, *, serve_args: Sequence[str] = (), start_seconds: float = START_SECONDS
+        self,
+        root: Path,
+        *,
+        serve_args: Sequence[str] = (),
+        start_seconds: float = START_SECONDS,
+        deterministic: bool = False,
     ) -> None:
+        """`deterministic`: the server must be; one that runs already and is not is refused (ConfigError)."""
         self.root = root
         self._folder = root / "server"
-        self._serve_args = list(serve_args)
+        self._serve_args = [*serve_args, *(["--deterministic"] if deterministic else [])]
+        self._deterministic = deterministic
         self._start_seconds = start_seconds
         self._lock = threading.Lock()
         self._claim: tuple[Path, IO[str]] | None = None
@@ -111,6 +118,12 @@ class ChildServer:
             return None
         if not answer.is_success or answer.json().get("pid") != info["pid"]:
             return None
+        if self._deterministic and not answer.json().get("deterministic"):
+            raise ConfigError(
+                f"the server on {self.root} is not deterministic",
+                cause=f"another program started it (pid {info['pid']}) without that option",
+                hint="end the other program, or use another folder: LocalBackend(path=..., deterministic=True)",
+            )
         self._port = httpx2.URL(info["url"]).port or 0
         return Endpoint(info["url"].rstrip("/"), key)
 

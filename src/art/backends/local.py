@@ -45,6 +45,7 @@ class LocalBackend(ServerBackend):
     the same folder, is started again should it die, and stops a moment after the last program has let go.
 
     `path`: the folder of models and records; by default `.art` in the repository's root, else here.
+    `deterministic`: seeded runs repeat themselves bit by bit, at a cost in speed (docs/deterministic.md).
     `serve_args`: further arguments for `art serve`, used when this program is the one that starts it.
     """
 
@@ -57,6 +58,7 @@ class LocalBackend(ServerBackend):
         serve_args: Sequence[str] = (),
         start_timeout: float = START_SECONDS,
         train_timeout: float = TRAIN_SECONDS,
+        deterministic: bool = False,
     ) -> None:
         if in_process:
             raise UnsupportedOption(
@@ -71,7 +73,12 @@ class LocalBackend(ServerBackend):
                 hint="leave gpu_cost_per_hour_usd out",
             )
         root = Path(path) if path is not None else default_path(Path.cwd())
-        self._child = ChildServer(root.absolute(), serve_args=serve_args, start_seconds=start_timeout)
+        self._child = ChildServer(
+            root.absolute(),
+            serve_args=serve_args,
+            start_seconds=start_timeout,
+            deterministic=deterministic,
+        )
         self._located = ChildEndpoint(self._child)
         super().__init__(self._located, train_timeout=train_timeout)
 

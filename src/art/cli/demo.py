@@ -33,6 +33,9 @@ def command(
     ] = None,
     path: Annotated[Path, typer.Option(help="Folder of models and records.")] = Path(".art"),
     base_model: Annotated[str | None, typer.Option(help="Another base model: a folder or a hub id.")] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same seed gives the same run, bit by bit; slower.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Nothing but the result on stdout.")] = False,
 ) -> None:
     """Train a small model on an agent task and show the agent before and after.
@@ -51,7 +54,13 @@ def command(
 
     plot.available()
     chosen = TASKS[task]
-    options = Options(seed=seed, steps=steps, path=path, base_model=base_model or BASE_MODEL)
+    options = Options(
+        seed=seed,
+        steps=steps,
+        path=path,
+        base_model=base_model or BASE_MODEL,
+        deterministic=deterministic,
+    )
     # The client's own notices go to the same console: one terminal has room for one live display.
     with Display(console(), f"art demo: {chosen.title}") as display:
         outcome = asyncio.run(demonstrate(chosen, options, display))

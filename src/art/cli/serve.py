@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _UPSTREAM = "Another model to pass requests on to: NAME=URL[,model=...,api_key_env=...]; repeatable."
+_DETERMINISTIC = "Make seeded runs repeat themselves, bit by bit; slower."
 
 
 def command(
@@ -32,6 +33,7 @@ def command(
         list[str] | None, typer.Option(help="A name of this server behind a proxy; repeatable.")
     ] = None,
     upstream: Annotated[list[str] | None, typer.Option(help=_UPSTREAM)] = None,
+    deterministic: Annotated[bool, typer.Option("--deterministic", help=_DETERMINISTIC)] = False,
     stop_with_clients: Annotated[
         bool, typer.Option("--stop-with-clients", help="Stop when no local program uses it any more.")
     ] = False,
@@ -65,6 +67,7 @@ def command(
             "allow_remote": allow_remote or None,
             "allowed_hosts": tuple(allowed_host) if allowed_host else None,
             "stop_with_clients": stop_with_clients or None,
+            "deterministic": deterministic or None,
             "upstreams": dict(map(parse_flag, upstream)) if upstream else None,
         },
         "engine": {"kind": engine},

@@ -46,6 +46,9 @@ class ServerConfig(BaseModel):
     """How long running calls get to end after the first SIGTERM; a step in progress always ends."""
     keep_checkpoints: int = Field(5, ge=1)
     """Retention: the last this many steps, beside the latest and the best by validation reward."""
+    deterministic: bool = False
+    """A seeded run can be repeated bit by bit: the engine computes in fixed shapes, and the threads of engine and
+    trainer are those that the folder was first used with. Costs speed (docs/deterministic.md)."""
     upstreams: Upstreams = Field(default_factory=dict)
     """Other models that requests reach by name (see config/upstreams)."""
     engine: EngineConfig = Field(default_factory=lambda: EngineConfig())

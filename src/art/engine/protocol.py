@@ -105,6 +105,8 @@ class EngineCapabilities:
     device: str = "cpu"
     grammar: bool = False
     """It follows `SampleRequest.grammar`."""
+    deterministic: bool = False
+    """Tokens and log-probabilities of a request depend on it and the weights alone, bit by bit."""
     notes: list[str] = field(default_factory=list)
     """Automatic choices with their reasons, printed once."""
 

@@ -176,6 +176,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("auto", "fp32", "bf16"), default="auto")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch's own choice")
     parser.add_argument("--prefix-cache", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument(
+        "--deterministic", action="store_true", help="tokens depend on the request and the weights alone"
+    )
     parser.add_argument("--max-adapters", type=int, default=4, help="adapter versions kept loaded")
     parser.add_argument("--script", help="scripted engine: JSON file of rules")
     parser.add_argument("--log", help="scripted engine: JSONL file of tokens given and sampled")
@@ -184,7 +187,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def build_engine(options: argparse.Namespace) -> StepEngine:
     """The engine that the command line asks for. ArtError says why it cannot start."""
-    if options.engine == "scripted":
+    if options.engine == "scripted":  # a function of script and request anyway
         from art.engine.scripted import ScriptedEngine
 
         return ScriptedEngine.load(
@@ -199,13 +202,15 @@ def build_engine(options: argparse.Namespace) -> StepEngine:
         raise ConfigError("--script and --log belong to the scripted engine", hint="add --engine scripted")
     try:
         from art.engine.torch.engine import TorchEngine
+        from art.engine.torch.fixed import FixedEngine
     except ImportError as error:
         raise ConfigError(
             "the torch engine needs torch",
             cause=str(error),
             hint='pip install "agent-reinforcement-trainer[server]"',
         ) from error
-    return TorchEngine.load(
+    kind: type[TorchEngine] = FixedEngine if options.deterministic else TorchEngine
+    return kind.load(
         options.base_model,
         max_batch=options.max_batch,
         context=options.context,

@@ -208,6 +208,7 @@ class _Runner:
                     purpose=Purpose.TRAIN,
                     scenario_id=identity,
                     group_id=f"{self.model.name}-{batch}-{number}",
+                    seed_key=f"{batch}-{number}",
                     member=member,
                 )
                 for member in range(self.rollouts_per_group)

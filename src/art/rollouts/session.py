@@ -50,6 +50,7 @@ def rollout(
     group_id: str | None = None,
     member: int = 0,
     run_seed: int = 0,
+    seed_key: str = "",
     limits: Limits | Mapping[str, Any] | None = None,
     metadata: Mapping[str, MetadataValue] | None = None,
     step: int | None = None,
@@ -60,6 +61,8 @@ def rollout(
     `purpose`: "train" samples as training wants it (temperature 1, no truncation) whatever the agent asks, and
     an unknown model name means this model; "evaluate" leaves the agent's values. `sampling` ("training",
     "caller") decides that alone. `step` pins an earlier step. `limits` bounds calls, tokens and seconds.
+    What is drawn follows from `run_seed`, `scenario_id`, `member`, the step and `seed_key`, which says where in the run
+    this is if the others do not (a scenario that comes twice in a batch).
     `auxiliary`: "detect" leaves calls on the side (titles, summaries) out of training, "train" leaves none out.
     """
     if model.server_config() is None:
@@ -77,6 +80,7 @@ def rollout(
         group_id=group_id,
         member=member,
         run_seed=run_seed,
+        seed_key=seed_key,
         limits=Limits.model_validate(limits or {}),
         metadata=dict(metadata or {}),
         auxiliary=auxiliary,

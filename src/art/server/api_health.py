@@ -27,6 +27,7 @@ async def health(call: ApiCall) -> Health:
         started_at=gateway.started_at,
         path=str(gateway.root),
         workers=workers,
+        deterministic=gateway.settings.deterministic,
     )
 
 

@@ -81,6 +81,8 @@ class CallPlan:
     """Messages since the parent call; all of them without a parent."""
     sampling: ResolvedSampling
     max_tokens: int
+    draw: int
+    """The call's number in the rollout, as far as its seeds go."""
     seeds: tuple[int, ...]
     place: Place
     """Which of the rollout's system prompts and openings it has."""
@@ -129,7 +131,7 @@ async def plan_call(
     grammar = await grammar_of(sessions.off_loop, form, entry, prompt.token_ids)
     if session.stopped:
         raise ending(session.id)
-    number = session.begin_call()
+    number, draw = session.begin_call(), session.take_draw()
     left = session.tokens_left()
     if left is not None:
         room = min(room, max(1, left // request.n))
@@ -148,8 +150,9 @@ async def plan_call(
         new_messages=request.messages[prompt.depth :] if parent is not None else request.messages,
         sampling=sampling,
         max_tokens=min(room, sampling.params.max_tokens or room),
+        draw=draw,
         seeds=tuple(
-            call_seed(session.seeds, number, choice, sampling.params.seed, session.rule)
+            call_seed(session.seeds, draw, choice, sampling.params.seed, session.rule)
             for choice in range(request.n)
         ),
         agent=headers.agent,

@@ -96,6 +96,7 @@ class EnginePool:
         wanted = self._settings.engine
         argv = [sys.executable, "-m", "art.engine.worker", "--engine", wanted.kind, "--base-model", base.path]
         argv += ["--dtype", wanted.dtype, "--prefix-cache" if wanted.prefix_cache else "--no-prefix-cache"]
+        argv += ["--deterministic"] if self._settings.deterministic else []
         optional = {
             "--max-batch": wanted.max_batch,
             "--context": wanted.context,

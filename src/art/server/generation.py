@@ -179,7 +179,9 @@ class CallRun:
         except (asyncio.CancelledError, Exception) as error:
             # The boundary of a call: however it ends, what was sampled is written down.
             reason = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
-            self.plan.session.failed += isinstance(error, InfraError)
+            if isinstance(error, InfraError):
+                self.plan.session.failed += 1
+                self.plan.session.give_back(self.plan.draw)
             for choice in self.choices:  # the ones that had ended were not delivered either
                 choice.finish_reason = reason
             self.plan.session.graph.abandon(self.plan.parent, self.plan.branch, self.plan.prompt.turn)

@@ -36,8 +36,17 @@ class Jobs:
     """Submits, runs, cancels and narrates jobs. `start` once, `stop` once."""
 
     def __init__(
-        self, settings: ServerConfig, root: Path, *, store: Store, trainer: Trainer, versions: Versions
+        self,
+        settings: ServerConfig,
+        root: Path,
+        *,
+        store: Store,
+        trainer: Trainer,
+        versions: Versions,
+        notes: Sequence[str] = (),
     ) -> None:
+        """`notes`: what every result says of how it was computed."""
+        self._notes = notes
         self._settings = settings
         self._blob_dir = root / "server" / BLOBS
         self._store = store
@@ -248,7 +257,7 @@ class Jobs:
         assert job.batch is not None, "a started job has its place"
         if outcome.published and outcome.checkpoint is not None:
             await self._publish(entry, job.info.job_id, outcome)
-        result, outcomes = conclude(job, outcome, self._choices(job, entry))
+        result, outcomes = conclude(job, outcome, [*self._notes, *self._choices(job, entry)])
         await self._store.complete_job(job.info.job_id, result, outcomes)
         self._announce(job.info.job_id)
         entry.row = entry.row.model_copy(update={"batch": max(entry.row.batch, job.batch)})

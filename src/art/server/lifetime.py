@@ -16,6 +16,7 @@ import uvicorn
 from art.config.server import ServerConfig
 from art.errors import ArtError, InfraError
 from art.server.app import build_app
+from art.server.determinism import settle
 from art.server.engines import EnginePool
 from art.server.folder import ServerFolder
 from art.server.jobs import Jobs
@@ -108,6 +109,7 @@ async def _gateway(settings: ServerConfig, folder: ServerFolder, url: str) -> As
         keys = Keys(store)
         await keys.ensure_admin(folder.admin_key)
         await recover(store)
+        settings, notes = await asyncio.to_thread(settle, settings, folder.server)
         engines = EnginePool(settings, root)
         parts.push_async_callback(engines.stop)
         trainer = WorkerTrainer(settings, root)
@@ -116,7 +118,7 @@ async def _gateway(settings: ServerConfig, folder: ServerFolder, url: str) -> As
         await versions.load()
         sessions = Sessions(store, versions, keys, url=url, max_waiting=settings.max_waiting_calls)
         parts.push_async_callback(sessions.stop)
-        jobs = Jobs(settings, root, store=store, trainer=trainer, versions=versions)
+        jobs = Jobs(settings, root, store=store, trainer=trainer, versions=versions, notes=notes)
         registration = Registration(root, store=store, trainer=trainer, versions=versions, engines=engines)
         gateway = Gateway(
             settings=settings,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,7 +79,17 @@ class SeedSpace:
     member: int
     step: int
     repeat: int
-    """Number of earlier rollouts with the same values above, so that no two rollouts share their draws."""
+    """Number of earlier rollouts with the same values, so that no two rollouts share their draws. One that ART or the
+    machine failed does not count: what is run in its place draws what it would have drawn."""
+    key: str = ""
+    """What the client calls the place of this rollout in its run, where scenario and member do not say it."""
+
+
+def seed_identity(*, run_seed: int, scenario: str | None, member: int, step: int, key: str) -> str:
+    """Equal for rollouts whose draws only `repeat` tells apart; "" where nothing but its own id says which it is."""
+    if scenario is None and not key:
+        return ""
+    return json.dumps([run_seed, scenario, member, step, key])
 
 
 def call_seed(space: SeedSpace, call: int, choice: int, asked: int | None, rule: Sampling) -> int:
@@ -89,7 +100,7 @@ def call_seed(space: SeedSpace, call: int, choice: int, asked: int | None, rule:
     """
     if asked is not None and rule == "caller":
         return _hash("caller", asked, choice)
-    parts = (space.run_seed, space.scenario, space.member, space.step, space.repeat)
+    parts = (space.run_seed, space.scenario, space.member, space.step, space.repeat, space.key)
     return _hash("rollout", *parts, call, choice, asked)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import re
 import time
 from collections.abc import Iterator
@@ -63,6 +64,10 @@ class Session:
     heads: set[tuple[str, tuple[str, str], str]] = field(default_factory=set)
     """Keys under which a session without an owner is found by its history."""
     calls: int = 0
+    draws: int = 0
+    """Numbers that calls were given for their seeds."""
+    spare_draws: list[int] = field(default_factory=list)
+    """Those of calls that ART did not answer, a heap: sent again, they draw what they would have drawn."""
     tokens: int = 0
     failed: int = 0
     """Calls that ART itself did not answer: the engine died, the queue was full."""
@@ -162,6 +167,17 @@ class Session:
         except TimeoutError:
             return False
         return True
+
+    def take_draw(self) -> int:
+        """The number that decides a new call's seeds, beside the rollout's own."""
+        if self.spare_draws:
+            return heapq.heappop(self.spare_draws)
+        self.draws += 1
+        return self.draws - 1
+
+    def give_back(self, draw: int) -> None:
+        """The call that had this number was not answered."""
+        heapq.heappush(self.spare_draws, draw)
 
     def _over(self, limit: str, cause: str) -> LimitReached:
         hint = f"end the rollout, or open it with a larger limits.{limit}"

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +21,7 @@ from art.server.history_index import HistoryIndex, same_tokens
 from art.server.keys import Keys
 from art.server.off_loop import OffLoop
 from art.server.ownership import visible_rollout
-from art.server.sampling import SeedSpace
+from art.server.sampling import SeedSpace, seed_identity
 from art.server.session import CallHeaders, Session, check_id, ended
 from art.server.versions import ModelEntry, Versions
 from art.store.records import Role, RolloutRow
@@ -43,8 +42,6 @@ SWEEP_SECONDS = 600.0
 """Between two looks for such rollouts."""
 DRAIN_SECONDS = 5.0
 """How long the finish of a rollout waits for its running calls; then they are stopped and recorded as they are."""
-MAX_REPEATS = 65_536
-"""Scenario, member and step of this many rollouts are remembered, so that no two of them share their draws."""
 IMPLICIT_REASON = "kept together by its calls' history; no client opened it, so none ends it"
 
 
@@ -70,7 +67,6 @@ class Sessions:
         self._open: dict[str, Session] = {}
         self._opening: dict[str, asyncio.Lock] = {}
         self._by_own_history = HistoryIndex()
-        self._repeats: OrderedDict[tuple[object, ...], int] = OrderedDict()
         self._announced: set[str] = set()
         self._swept = time.monotonic()
         self.admission = Admission(max_waiting)
@@ -101,6 +97,14 @@ class Sessions:
             group_id=request.group_id,
             member=request.member,
             run_seed=request.run_seed,
+            seed_key=request.seed_key,
+            seed_identity=seed_identity(
+                run_seed=request.run_seed,
+                scenario=request.scenario_id,
+                member=request.member,
+                step=step,
+                key=request.seed_key,
+            ),
             limits=request.limits,
             metadata=request.metadata,
             auxiliary=request.auxiliary,
@@ -194,14 +198,9 @@ class Sessions:
         return session
 
     def _session(self, row: RolloutRow, entry: ModelEntry, *, aliases: bool) -> Session:
-        scenario = row.scenario_id if row.scenario_id is not None else row.rollout_id
-        space = (entry.key, row.run_seed, scenario, row.member, row.step)
-        repeat = self._repeats.get(space, 0)
-        if row.scenario_id is not None:  # a rollout's own id never comes twice
-            self._repeats[space] = repeat + 1
-            if len(self._repeats) > MAX_REPEATS:
-                self._repeats.popitem(last=False)
-        seeds = SeedSpace(row.run_seed, scenario, row.member, row.step, repeat)
+        # A rollout that nothing else identifies is identified by its id, which never comes twice.
+        scenario = row.rollout_id if not row.seed_identity else row.scenario_id or ""
+        seeds = SeedSpace(row.run_seed, scenario, row.member, row.step, row.repeat, row.seed_key)
         session = Session(row=row, entry=entry, aliases=aliases, seeds=seeds)
         self._pin(session, entry, row.step)
         return session
@@ -308,6 +307,7 @@ class Sessions:
             scenario_id=headers.scenario,
             group_id=headers.group,
             member=headers.member,
+            seed_identity=_identity_of(headers, step),
             key_id=principal.key_id,
         )
         return await self._start(row, entry, aliases=False)
@@ -352,11 +352,12 @@ class Sessions:
             scenario_id=headers.scenario,
             group_id=headers.group,
             member=headers.member,
+            seed_identity=_identity_of(headers, step),
             key_id=principal.key_id,
         )
         entry.sessions[step] += 1  # before the wait: the checkpoint must stay
         try:
-            await self._store.open_rollout(row)
+            row = await self._store.open_rollout(row)
             session = self._session(row, entry, aliases=False)
         finally:
             entry.sessions[step] -= 1
@@ -380,3 +381,8 @@ class Sessions:
         if kind not in self._announced:
             self._announced.add(kind)
             logger.info("%s", text)
+
+
+def _identity_of(headers: CallHeaders, step: int) -> str:
+    """Of a rollout that a call opens."""
+    return seed_identity(run_seed=0, scenario=headers.scenario, member=headers.member, step=step, key="")

@@ -29,6 +29,8 @@ class WorkerTrainer:
         argv = [sys.executable, "-m", "art.trainer.worker", "--cache-dir", str(server / "base_models")]
         if settings.trainer.threads is not None:
             argv += ["--threads", str(settings.trainer.threads)]
+        if settings.deterministic:
+            argv.append("--deterministic")
         self._settings = settings
         self.worker = Supervised(
             WorkerSpec(

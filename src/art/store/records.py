@@ -82,6 +82,12 @@ class RolloutRow(BaseModel):
     group_id: str | None = None
     member: int = 0
     run_seed: int = 0
+    seed_key: str = ""
+    """As the client gave it (wire.OpenRollout)."""
+    seed_identity: str = ""
+    """Rollouts with the same one are told apart by `repeat` (server/sampling.py)."""
+    repeat: int = 0
+    """Filled in by the store."""
     limits: Limits = Field(default_factory=lambda: Limits())
     metrics: Metrics = Field(default_factory=dict)
     metadata: Metadata = Field(default_factory=dict)

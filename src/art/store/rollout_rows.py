@@ -29,11 +29,26 @@ def open_rollout(conn: Conn, rollout: RolloutRow) -> RolloutRow:
                 hint="give every rollout an id of its own",
             )
         return existing
+    if rollout.seed_identity:
+        rollout = rollout.model_copy(update={"repeat": _earlier(conn, rollout)})
     values = rollout.model_dump(mode="json")
     for name in _JSON:
         values[name] = dumps(values[name])
     insert(conn, "rollouts", values)
     return rollout
+
+
+def _earlier(conn: Conn, rollout: RolloutRow) -> int:
+    """Rollouts before this one that would draw the same. Those that ART failed are being run again."""
+    counted = one(
+        conn,
+        "SELECT COUNT(*) AS count FROM rollouts WHERE project = ? AND model = ? AND seed_identity = ? AND status != ?",
+        rollout.project,
+        rollout.model,
+        rollout.seed_identity,
+        RolloutStatus.INFRA_ERROR.value,
+    )
+    return 0 if counted is None else int(counted["count"])
 
 
 def find_rollout(conn: Conn, rollout_id: str) -> RolloutRow | None:

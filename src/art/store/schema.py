@@ -123,6 +123,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX logged_by_rollout ON logged_trajectories (rollout_id)",
         "CREATE INDEX keys_by_rollout ON keys (rollout_id)",
     ),
+    (
+        "ALTER TABLE rollouts ADD COLUMN seed_key TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE rollouts ADD COLUMN seed_identity TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE rollouts ADD COLUMN repeat INTEGER NOT NULL DEFAULT 0",
+        "CREATE INDEX rollouts_by_seed ON rollouts (project, model, seed_identity)",
+    ),
 )
 
 

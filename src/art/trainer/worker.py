@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from art.errors import ArtError, InfraError, InvalidInput, TrainingFailed
+from art.errors import ArtError, ConfigError, InfraError, InvalidInput, TrainingFailed
 from art.ipc import Message, WorkerChannel
 from art.trainer.base_models import resolve_base_model
 from art.trainer.protocol import PrepareModel, Progress, SftJob, TrainJob
@@ -159,6 +159,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m art.trainer.worker", description="ART's trainer process")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch's own choice")
     parser.add_argument("--cache-dir", type=Path, required=True, help="folder for converted base models")
+    parser.add_argument(
+        "--deterministic", action="store_true", help="refuse operations that do not repeat themselves"
+    )
     parser.add_argument("--dtype", choices=("auto", "fp32", "bf16"), default="auto")
     return parser.parse_args(argv)
 
@@ -173,6 +176,16 @@ def build_trainer(options: argparse.Namespace) -> Trainer:
     if options.threads:
         torch.set_num_threads(options.threads)
     transformers.utils.logging.disable_progress_bar()
+    if options.deterministic:
+        if torch.cuda.is_available():
+            raise ConfigError(
+                "a deterministic trainer runs on the CPU",
+                cause="this machine has a GPU, whose kernels were not shown to repeat themselves bit by bit",
+                hint="hide it (CUDA_VISIBLE_DEVICES=), or leave --deterministic out",
+            )
+        # An operation that does not repeat itself raises; fresh memory need not be filled, since none is read.
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return Trainer(dtype=options.dtype, limit_memory=True)
 
 

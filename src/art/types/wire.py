@@ -85,6 +85,8 @@ class Health(BaseModel):
     started_at: float
     path: str
     workers: list[WorkerHealth] = Field(default_factory=list)
+    deterministic: bool = False
+    """Seeded runs repeat themselves bit by bit (docs/deterministic.md)."""
 
 
 # -- models
@@ -231,6 +233,9 @@ class OpenRollout(Wire):
     member: Int64 = 0
     """Index within the group; part of the per-call seed."""
     run_seed: Int64 = 0
+    seed_key: _Key = ""
+    """The rollout's place in its run, where scenario and member do not say it (a scenario that comes twice in a batch).
+    A rollout that is run again because ART failed it gets the same one, and draws the same."""
     limits: Limits = Field(default_factory=lambda: Limits())
     metadata: Metadata = Field(default_factory=dict)
     auxiliary: Literal["detect", "train"] = "detect"

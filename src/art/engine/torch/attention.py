@@ -23,6 +23,10 @@ CALL_COST = 1200
 (SmolLM2-135M, one core)."""
 
 
+IDLE_SLOT = 0
+"""Where rows of no sequence put their keys and values: the slot of the probes, which no sequence has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """`count` new tokens of a slot whose first `start` tokens are in the cache."""
@@ -64,21 +68,40 @@ class AttentionPlan:
     The step's tokens are the segments' tokens, one segment after the other; those of one token come first, by slot.
     """
 
-    def __init__(self, segments: Sequence[Segment], cache: KVCache, *, query_heads: int) -> None:
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        cache: KVCache,
+        *,
+        query_heads: int,
+        apart: bool = False,
+        idle: int = 0,
+    ) -> None:
+        """`apart`: no two segments are attended in one call, so that what a row gets depends on its own slot alone.
+
+        `idle` rows of no sequence follow the segments: they give a step its shape and attend to nothing.
+        """
         self._heads = cache.heads
         self._fold = query_heads // cache.heads
         self._cache = cache
         device = cache.layer(0)[0].device
         self._dtype = cache.layer(0)[0].dtype
         singles = sum(segment.count == 1 for segment in segments)
+        assert not idle or singles == len(segments), "idle rows stand beside decoding ones"
         assert all(segment.count == 1 for segment in segments[:singles])
         slots = [segment.slot for segment in segments for _ in range(segment.count)]
         positions = [p for segment in segments for p in range(segment.start, segment.end)]
+        slots += [IDLE_SLOT] * idle
+        positions += range(idle)
         self.alone = segments[0] if len(positions) == 1 else None
         """The step's segment, when it is a single token."""
         self.position_T = torch.tensor(positions, device=device)
         self._rows = cache.rows(slots, positions)
-        self._runs = [self._run(segments, rows) for rows in split_runs(segments[:singles])]
+        alone = [slice(row, row + 1) for row in range(singles)]
+        self._runs = [
+            self._run(segments, rows) for rows in (alone if apart else split_runs(segments[:singles]))
+        ]
+        self._idle = idle
         self._chunks: list[_Chunk] = []
         row = singles
         for segment in segments[singles:]:
@@ -91,6 +114,8 @@ class AttentionPlan:
         keys, values = self._cache.layer(layer)
         parts = [self._attend_run(run, q_T_Q_D, keys, values) for run in self._runs]
         parts += [self._attend_chunk(chunk, q_T_Q_D, keys, values) for chunk in self._chunks]
+        if self._idle:
+            parts.append(q_T_Q_D.new_zeros(self._idle, q_T_Q_D.shape[1] * q_T_Q_D.shape[2]))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def attend_alone(self, layer: int, q_Q_D: Tensor, kv_2H_D: Tensor) -> Tensor:

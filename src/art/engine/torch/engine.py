@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from tokenizers import Tokenizer
@@ -43,6 +43,10 @@ LEAST_CONTEXT = 2048
 class TorchEngine:
     """A StepEngine. Everything runs on the thread that calls it."""
 
+    scheduler_class: ClassVar[type[Scheduler]] = Scheduler
+    chunk: ClassVar[int | None] = None
+    """Tokens of which the cache holds a multiple, all of it from the start; None lets the cache grow with its use."""
+
     def __init__(
         self,
         architecture: Architecture,
@@ -60,7 +64,7 @@ class TorchEngine:
         self._adapters = adapters
         self._cache = cache
         self._slots = SlotTable(slots, first=SCRATCH_SLOT + 1, prefix_cache=prefix_cache)
-        self._scheduler = Scheduler(
+        self._scheduler = self.scheduler_class(
             self._slots, cache, max_batch=capabilities.max_batch, prefix_cache=prefix_cache
         )
         self._grammars = grammars
@@ -80,7 +84,7 @@ class TorchEngine:
         threads: int = 0,
         prefix_cache: bool = True,
         max_adapters: int = 4,
-    ) -> TorchEngine:
+    ) -> Self:
         """The engine of a model folder. `context` 0 chooses; ArtError says what is wrong with folder or option."""
         if threads:
             torch.set_num_threads(threads)
@@ -101,7 +105,9 @@ class TorchEngine:
                 max_adapters=max_adapters,
             )
             slots = slot_count(max_batch)
-            cache = make_cache(architecture.shape, placement, slots=slots + 1, context=context)
+            cache = make_cache(
+                architecture.shape, placement, slots=slots + 1, context=context, chunk=cls.chunk
+            )
         grammars, remarks = read_grammars(folder, vocab_size=architecture.shape.vocab_size)
         capabilities = EngineCapabilities(
             kind="torch",
@@ -141,8 +147,7 @@ class TorchEngine:
                 events.append((key, Sampled([], [], finish_reason="cancelled")))
         self._cancelled.clear()
         self._scheduler.admit()
-        for batch in self._scheduler.batches():
-            events += self._advance(batch)
+        events += self._compute()
         self._refresh_stats()
         active = self._scheduler.running or self._scheduler.waiting
         return events if active or events else None
@@ -163,6 +168,10 @@ class TorchEngine:
     @torch.inference_mode()
     def probe(self, version: str, token_ids: list[int]) -> list[float]:
         return self._logprobs(self._adapters.weights(version), token_ids)
+
+    def _compute(self) -> list[StepEvent]:
+        """One step of every running choice."""
+        return [event for batch in self._scheduler.batches() for event in self._advance(batch)]
 
     def _advance(self, batch: Batch) -> list[StepEvent]:
         """One forward pass, and a token for every choice whose prompt is complete."""
@@ -275,16 +284,19 @@ def read_grammars(folder: Path, *, vocab_size: int) -> tuple[Grammars | None, li
     return grammars_of(tokenizer, vocab_size=vocab_size)
 
 
-def make_cache(shape: ModelShape, placement: Placement, *, slots: int, context: int) -> KVCache:
-    """An empty cache for `slots` sequences of up to `context` tokens."""
+def make_cache(
+    shape: ModelShape, placement: Placement, *, slots: int, context: int, chunk: int | None = None
+) -> KVCache:
+    """An empty cache for `slots` sequences of up to `context` tokens; with `chunk` all of it, in whole chunks."""
     return KVCache(
         layers=shape.layers,
         slots=slots,
         heads=shape.kv_heads,
         head_dim=shape.head_dim,
-        context=context,
+        context=context if chunk is None else -(-context // chunk) * chunk,
         dtype=placement.dtype,
         device=placement.device,
+        whole=chunk is not None,
     )
 
 

@@ -34,9 +34,15 @@ class Slot:
     tokens: list[int] = field(default_factory=list)
     busy: bool = False
     last_used: int = 0
+    firm: int | None = None
+    """How many of the first tokens others may take over; None is all. The rest was computed in another shape than a
+    prompt is, and has other last bits (see fixed.py)."""
+    end: tuple[int, Tensor] | None = None
+    """Where known: (number of tokens, hidden state [E] of the last one of them)."""
 
     def clear(self) -> None:
         self.space, self.tokens, self.last_used = None, [], 0
+        self.firm, self.end = None, None
 
 
 class KVCache:
@@ -52,12 +58,14 @@ class KVCache:
         context: int,
         dtype: torch.dtype,
         device: torch.device,
+        whole: bool = False,
     ) -> None:
+        """`whole`: every slot has the whole context from the start, so that no stride ever changes."""
         self.slots = slots
         self.heads = heads
         self.head_dim = head_dim
         self.context = context
-        self.capacity = min(CAPACITY_STEP, context)
+        self.capacity = context if whole else min(CAPACITY_STEP, context)
         self._dtype = dtype
         self._device = device
         self._used = 1
@@ -151,6 +159,7 @@ class SlotTable:
         for slot in self.slots:
             if slot.space == space and slot.tokens:
                 length = common_prefix(slot.tokens, wanted)
+                length = length if slot.firm is None else min(length, slot.firm)
                 if length > best.length:
                     best = Match(slot, length)
         return best
@@ -172,6 +181,7 @@ class SlotTable:
             slot.tokens = slot.tokens[: match.length]
         else:
             slot.tokens = []
+        slot.firm, slot.end = None, None
         slot.space, slot.busy = space, True
         return slot
 
@@ -179,6 +189,7 @@ class SlotTable:
         """The request has ended; its tokens stay as cache."""
         self._clock += 1
         slot.busy, slot.last_used = False, self._clock
+        slot.tokens = slot.tokens[: slot.firm]
         if not self._prefix_cache:
             slot.clear()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from art.engine.grammar import Matcher
 from art.engine.protocol import SampleRequest
 from art.engine.torch.attention import Segment
-from art.engine.torch.kv import KVCache, Slot, SlotTable, Space, common_prefix
+from art.engine.torch.kv import KVCache, Match, Slot, SlotTable, Space, common_prefix
 
 CHUNK_TOKENS = 256
 """Prompt tokens of a step while others decode: enough to use the processor well, few enough not to stall them."""
@@ -118,15 +118,20 @@ class Scheduler:
             if self._prefix_cache and self._promised(choice) >= match.length + WORTH_WAITING:
                 held.append(choice)
                 continue
-            slot = self._slots.take(choice.space, match)
-            if match.slot is not None and match.slot is not slot:
-                self._cache.copy_prefix(match.slot.index, slot.index, match.length)
-                slot.tokens = match.slot.tokens[: match.length]
-            choice.slot, choice.cached_tokens = slot, match.length
-            self.cache_hits += match.length > 0
-            self.cached_tokens += match.length
+            self._place(choice, match)
             self.running[choice.key] = choice
         self.waiting.extendleft(reversed(held))
+
+    def _place(self, choice: Choice, match: Match) -> Slot:
+        """Give the choice a slot that holds what `match` found."""
+        slot = self._slots.take(choice.space, match)
+        if match.slot is not None and match.slot is not slot:
+            self._cache.copy_prefix(match.slot.index, slot.index, match.length)
+            slot.tokens = match.slot.tokens[: match.length]
+        choice.slot, choice.cached_tokens = slot, match.length
+        self.cache_hits += match.length > 0
+        self.cached_tokens += match.length
+        return slot
 
     def remove(self, key: int) -> Choice | None:
         """Take a choice out, running or waiting; its slot is free at once and keeps its tokens."""
