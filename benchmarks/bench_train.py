@@ -37,8 +37,8 @@ from train_tree import measure_tree
 
 RESULTS = Path(__file__).parent / "results" / "bench-train.json"
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
-END_TOKEN = "<empty_output>"
-"""A mark of SmolLM2's vocabulary for notebooks; in answers to people it does not occur."""
+END_TOKEN = "<filename>"
+"""A mark of SmolLM2's vocabulary for code; over completions of these prompts its probabilities add up to 2e-5 a step."""
 LEAST_ROUNDS = 5
 PARTS = {"step": measure_step, "peft": measure_peft, "tree": measure_tree, "head": measure_head}
 

@@ -1,6 +1,6 @@
 """TRL's side of the comparison of GRPO steps: `GRPOTrainer` on the CPU, one step for each line it is sent.
 
-    python trl_step.py --model FOLDER --setting "one backward pass" --steps 6
+    python trl_step.py --model FOLDER --setting "one backward pass" --steps 6 --threads 2
 
 Runs in TRL's own environment, started by benchmarks/train_step.py. It answers each line on its standard input with
 {"seconds", "tokens", "lengths", "kept"}: of one whole step from the first sampled token to the updated weights. The first
@@ -115,8 +115,10 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--setting", choices=TRL_SETTINGS, required=True)
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float32
     rows = [{"prompt": messages(prompt)} for prompt in PROMPTS]
     lora = LoraConfig(r=SETTINGS["rank"], lora_alpha=SETTINGS["alpha"], target_modules="all-linear")
