@@ -64,7 +64,8 @@ TRL_SETTINGS: dict[str, dict[str, object]] = {
     "passes of 32": in_passes_of(32),
 }
 """Ways to run TRL's step. Each samples the 64 completions of a step together, as TRL does where nothing else is said. One
-pass over all 64 is left out: it would hold the activations and logits of some 7,000 tokens at once. In the order of what they need, since the fastest so far stays in memory."""
+pass over all 64 is left out: it would hold the activations and logits of some 7,000 tokens at once.
+In the order of what they need, since the fastest so far stays in memory."""
 
 
 def messages(prompt: str) -> list[dict[str, str]]:
