@@ -13,7 +13,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # has torch already keeps it.
 TORCH_ARGS ?=
 
+<<<<<<< HEAD
 .PHONY: help setup demo test test-clients test-kills lint format bench-engine bench-gateway bench-demo bench-train bench-deterministic study mutations clean
+=======
+.PHONY: help setup demo test test-clients test-trl lint format bench-engine bench-gateway bench-demo bench-train mutations clean
+>>>>>>> trl
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each
@@ -49,6 +53,19 @@ $(CLIENTS_STAMP): tests/clients/requirements.txt tests/clients/node/package-lock
 	npm --prefix tests/clients/node ci --no-audit --no-fund
 	@touch $@
 
+# TRL and what it needs, for comparisons. It shares no package with us: its own torch, transformers and PEFT, as pinned.
+TRL := .venv-trl
+TRL_STAMP := $(TRL)/.installed
+
+test-trl: $(STAMP) $(TRL_STAMP) ## Losses, advantages and gradients against TRL itself, on random inputs
+	ART_TRL_PYTHON=$(abspath $(TRL))/bin/python $(BIN)/python -m pytest tests/training/test_against_trl.py tests/training/test_trl_anew.py $(ARGS)
+
+$(TRL_STAMP): benchmarks/peers/requirements.txt
+	@test -x $(TRL)/bin/python || $(PYTHON) -m venv $(TRL)
+	$(TRL)/bin/python -m pip --disable-pip-version-check install --quiet --constraint benchmarks/peers/requirements.txt $(TORCH_ARGS) torch
+	$(TRL)/bin/python -m pip --disable-pip-version-check install --quiet --requirement benchmarks/peers/requirements.txt
+	@touch $@
+
 lint: $(STAMP) ## Ruff, strict types, import contracts, limits on long modules and functions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -69,8 +86,8 @@ bench-gateway: $(STAMP) ## What the gateway adds to its engine's pace, 1,000 str
 bench-demo: $(STAMP) ## The demo on both tasks and three seeds against its bars (about an hour)
 	$(BIN)/python benchmarks/bench_demo.py $(ARGS)
 
-bench-train: $(STAMP) ## The trainer against a plain PEFT loop, tries against rows, the head's memory (ten minutes)
-	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python benchmarks/bench_train.py $(ARGS)
+bench-train: $(STAMP) $(TRL_STAMP) ## A GRPO step against TRL, training against a plain PEFT loop, tries, memory (twenty minutes)
+	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python benchmarks/bench_train.py --trl-python $(TRL)/bin/python $(ARGS)
 
 study: $(STAMP) ## What learns, over tasks, losses and seeds, as curves; goes on where it stopped (five hours)
 	$(BIN)/python benchmarks/study.py $(ARGS)
@@ -85,4 +102,4 @@ mutations: $(STAMP) ## Put 15 known faults into the code, one by one, and see th
 	$(BIN)/python tests/mutations/run.py $(ARGS)
 
 clean: ## Remove .venv and caches
-	rm -rf $(VENV) $(CLIENTS) tests/clients/node/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
+	rm -rf $(VENV) $(CLIENTS) $(TRL) tests/clients/node/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

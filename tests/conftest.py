@@ -16,8 +16,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Spinning threads of several processes starve each other (see art.config.environment).
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# The programs of tests/clients need the environments that `make test-clients` makes.
-collect_ignore = [] if "ART_CLIENTS_PYTHON" in os.environ else ["clients/test_clients.py"]
+# Other libraries live in environments of their own, which `make test-clients` and `make test-trl` make.
+collect_ignore = [
+    file
+    for variable, file in (
+        ("ART_CLIENTS_PYTHON", "clients/test_clients.py"),
+        ("ART_TRL_PYTHON", "training/test_trl_anew.py"),
+    )
+    if variable not in os.environ
+]
 
 
 @pytest.fixture(scope="module")

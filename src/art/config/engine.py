@@ -47,3 +47,5 @@ class TrainerConfig(BaseModel):
 
     threads: int | None = Field(None, ge=1)
     """CPU threads; None is every core it may use."""
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of the base weights; `auto` is bf16 where the machine multiplies it in hardware. The engine has its own."""

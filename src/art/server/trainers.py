@@ -27,6 +27,7 @@ class WorkerTrainer:
     def __init__(self, settings: ServerConfig, root: Path) -> None:
         server = root / "server"
         argv = [sys.executable, "-m", "art.trainer.worker", "--cache-dir", str(server / "base_models")]
+        argv += ["--dtype", settings.trainer.dtype]
         if settings.trainer.threads is not None:
             argv += ["--threads", str(settings.trainer.threads)]
         if settings.deterministic:
