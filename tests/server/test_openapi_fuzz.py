@@ -23,7 +23,7 @@ from art.server.app import api_routes
 
 SCHEMA = schemathesis.openapi.from_dict(openapi.describe(api_routes(), version="1"))
 OPERATIONS = [found.ok() for found in SCHEMA.get_all_operations()]
-EXAMPLES = 6
+EXAMPLES = 3
 """Per operation and mode, in an ordinary run: what fits into 20 seconds."""
 KNOWN = {"project": "tests", "name": "alpha", "model": "tests/alpha"}
 
