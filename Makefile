@@ -13,11 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # has torch already keeps it.
 TORCH_ARGS ?=
 
-<<<<<<< HEAD
-.PHONY: help setup demo test test-clients test-kills lint format bench-engine bench-gateway bench-demo bench-train bench-deterministic study mutations clean
-=======
-.PHONY: help setup demo test test-clients test-trl lint format bench-engine bench-gateway bench-demo bench-train mutations clean
->>>>>>> trl
+.PHONY: help setup demo test test-clients test-trl test-kills hostile fuzz test-templates lint format bench-engine bench-gateway bench-demo bench-train bench-deterministic study mutations clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each
@@ -66,6 +62,30 @@ $(TRL_STAMP): benchmarks/peers/requirements.txt
 	$(TRL)/bin/python -m pip --disable-pip-version-check install --quiet --requirement benchmarks/peers/requirements.txt
 	@touch $@
 
+# A few of these run in every `make test`, always the same ones; here each run takes others and prints its seed.
+WALKS ?= 100
+TIMES ?= 30
+ifndef SEED
+SEED := $(shell date +%s)
+endif
+
+hostile: $(STAMP) ## Random walks of a client that treats its history badly, in every dialect (WALKS=100 SEED=now)
+	@echo "WALKS=$(WALKS) SEED=$(SEED)"
+	ART_HOSTILE_WALKS=$(WALKS) ART_HOSTILE_SEED=$(SEED) $(BIN)/python -m pytest tests/server/test_hostile_walk.py $(ARGS)
+
+fuzz: $(STAMP) ## Thousands of requests that are wrong or nearly right: no 5xx, no hang (TIMES=30 SEED=now, ten minutes)
+	@echo "TIMES=$(TIMES) SEED=$(SEED)"
+	ART_FUZZ_TIMES=$(TIMES) ART_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest tests/server/test_openapi_fuzz.py tests/server/test_dialect_fuzz.py $(ARGS)
+
+# The files of the newest TRL and mistral-common. Without their requirements they cannot be imported, and they are not.
+TEMPLATES := .templates
+EXAMPLES ?= 50
+
+test-templates: $(STAMP) ## Every chat template of TRL and tokenizer of mistral-common, as their newest releases ship them
+	$(PIP) install --quiet --upgrade --no-deps --target $(TEMPLATES) trl mistral-common
+	ART_TRL_TEMPLATES=$(TEMPLATES)/trl/chat_templates ART_MISTRAL_TOKENIZERS=$(TEMPLATES)/mistral_common/data \
+		ART_TEMPLATE_EXAMPLES=$(EXAMPLES) $(BIN)/python tests/contract/templates_run.py
+
 lint: $(STAMP) ## Ruff, strict types, import contracts, limits on long modules and functions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -103,3 +123,5 @@ mutations: $(STAMP) ## Put 15 known faults into the code, one by one, and see th
 
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) $(CLIENTS) $(TRL) tests/clients/node/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
+
+	rm -rf $(VENV) $(CLIENTS) $(TEMPLATES) tests/clients/node/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

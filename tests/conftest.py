@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,25 @@ collect_ignore = [
     )
     if variable not in os.environ
 ]
+
+ABSENT = "absent: "
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """`@pytest.mark.absent(condition, reason="what is lacking")`: where the condition holds, the test cannot run here."""
+    for mark in item.iter_markers("absent"):
+        (lacking,) = mark.args
+        if lacking:
+            pytest.skip(ABSENT + mark.kwargs["reason"])
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """How many tests could not run here, and for want of what: a run that looks whole must be whole."""
+    reasons = [str(report.longrepr[-1]) for report in terminalreporter.stats.get("skipped", [])]
+    lacking = Counter(text.partition(ABSENT)[2] for text in reasons if ABSENT in text)
+    for reason, count in lacking.items():
+        terminalreporter.write_line(f"absent: {reason} ({count} tests could not run)", yellow=True)
 
 
 @pytest.fixture(scope="module")

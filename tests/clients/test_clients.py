@@ -32,7 +32,7 @@ from art.types.explain import Explanation
 from art.types.tokens import BlobRef
 
 HERE = Path(__file__).parent
-PYTHON = os.environ["ART_CLIENTS_PYTHON"]
+PYTHON = os.environ.get("ART_CLIENTS_PYTHON", "")
 TOKEN_LOG = "ART_ENGINE__TOKEN_LOG"
 OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 """LiteLLM fetches a price list when it is imported, and waits for it."""
@@ -40,6 +40,9 @@ SECONDS = 120
 """For one program; the slowest library needs ten to be imported."""
 CONTEXT = 32_768
 """Tokens, which are bytes here; smolagents opens with a prompt of ten thousand."""
+pytestmark = pytest.mark.absent(
+    not PYTHON, reason="the clients' own environment, which `make test-clients` makes"
+)
 
 
 @dataclass

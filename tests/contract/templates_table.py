@@ -38,11 +38,11 @@ def table() -> str:
         tools = "template" if renderer.has_tools_section else "system message"
         if proof.tools_refused:
             tools = f"no: {_reason(proof.tools_refused)}"
-        lines.append(f"{begin} yes | {tools} | {_earlier(proof)} |")
+        lines.append(f"{begin} yes | {tools} | {earlier(proof)} |")
     return "\n".join(lines) + "\n"
 
 
-def _earlier(proof: Proof) -> str:
+def earlier(proof: Proof) -> str:
     """What the template would change in earlier turns of the assistant, in a word or two."""
     signs = {
         "leaves reasoning out": "no reasoning",

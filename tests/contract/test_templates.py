@@ -7,6 +7,7 @@ for a message is read as that message. The tokenizer is a byte-level one with th
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
@@ -32,6 +33,8 @@ from art.tokens.renderer import Renderer
 from art.tokens.tools import assistant_message
 from art.types.messages import Message, Tool
 
+EXAMPLES = int(os.environ.get("ART_TEMPLATE_EXAMPLES", "4"))
+"""Random conversations for each template. `make test-templates` tries more."""
 TEMPLATES = [*templates_kit.TRL, *templates_kit.OWN]
 REFUSED = {"forgetful": "line 3 of the template writes it: {{- '<|im_start|>'"}
 """Templates that cannot be kept stable, with a part of the reason that must name the line."""
@@ -102,8 +105,8 @@ def read(
     return assistant_message(formats_kit.run(formats.parser(tools, prompt_token_ids=prompt), [text]))
 
 
-MOVES_WORDS = ("gemma4_v5",)
-"""Templates that write the words beside a call behind its result."""
+MOVES_WORDS = ("gemma4", "diffusion_gemma")
+"""Families whose templates write the words beside a call behind its result."""
 
 
 def following(message: Message, after: Sequence[Message]) -> list[Message]:
@@ -115,7 +118,7 @@ def following(message: Message, after: Sequence[Message]) -> list[Message]:
 
 
 @pytest.mark.parametrize("name", SERVED)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(data=st.data())
 def test_a_prompt_starts_with_the_prompt_before_it_and_what_was_sampled(
     name: str, data: st.DataObject
@@ -142,7 +145,7 @@ def test_a_prompt_starts_with_the_prompt_before_it_and_what_was_sampled(
     assert prompt.token_ids[: len(known)] == known
     assert prompt.reused == len(known)
     said = renderer.tokenizer.decode(prompt.token_ids[len(known) :], skip_special=False)
-    if not (moved and name in MOVES_WORDS):
+    if not (moved and name.startswith(MOVES_WORDS)):
         assert renderer.text(messages, tools=tools).endswith(said)
 
 
@@ -164,7 +167,7 @@ def reference(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", SERVED)
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=max(2, EXAMPLES // 2), deadline=None)
 @given(data=st.data())
 def test_what_is_rendered_is_what_transformers_renders(name: str, data: st.DataObject) -> None:
     renderer = templates_kit.renderer(name)
@@ -190,7 +193,9 @@ def test_what_is_rendered_is_what_transformers_renders(name: str, data: st.DataO
 
 NOT_WRITTEN = {
     "lfm2": "calls are left out",
+    "lfm2_training": "calls are left out",
     "muse_glimmer": "recipients of its own",
+    "muse_glimmer_training": "recipients of its own",
 }
 """Templates whose way to write answers or calls has no parser here: they reach the agent as text."""
 
@@ -212,7 +217,7 @@ def test_what_the_template_writes_for_a_message_is_read_as_that_message(
     )
     history = [kit.user("first question")]
     text = written(renderer, history, answer, tools)
-    if text is None or (name in NOT_WRITTEN and (count or name == "muse_glimmer")):
+    if text is None or (name in NOT_WRITTEN and (count or name.startswith("muse_glimmer"))):
         return
     message = read(
         renderer, name, renderer.tokens(history, tools=tools), renderer.tokenizer.encode(text), tools

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 import formats_kit
 import renderers
@@ -181,3 +182,14 @@ def test_what_follows_an_answer_is_what_the_package_says(name: str, kind: str) -
     assert list(found.token_ids[len(known) :]) == tail_tokens(
         ours, [*history, answer], tail, last_token=stop, tools=tools
     )
+
+
+def test_the_docs_show_why_the_package_does_not_serve() -> None:
+    import renderers_check
+
+    docs = Path(__file__).parents[2] / "docs" / "templates.md"
+    shown = (
+        docs.read_text(encoding="utf-8").partition("prints\n\n```text\n")[2].partition("```")[0].splitlines()
+    )
+    assert shown[:-2] == list(renderers_check.lines())
+    assert [line.partition(" ")[0] for line in shown[-2:]] == ["GPT-OSS:", "what"]  # these are the machine's

@@ -1,274 +1,204 @@
-"""An agent that treats its history badly, in every dialect, and what the engine and the trainer saw of it."""
+"""An agent that treats its history badly, and what the engine and the trainer saw of it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import random
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx2
 from chat_kit import Served
+from hostile_dialects import DIALECTS, Dialect, Said, SendsReasoning, habits_of
 
 from art.config.model import LoraConfig
 from art.config.train import ResolvedTrainConfig, TrainConfig
 from art.server.batch import Batch
 from art.store.records import JobSpec
 from art.store.store import Store
+from art.tokens.samples import SampledChoice, build_trie
 from art.trainer.batch import load_batch
 from art.trainer.protocol import TrainJob
 from art.types.jobs import ResolvedBaseModel
 from art.types.wire import GroupIn, TrajectoryIn
 
+TICKS = 150
+CONTEXT = 65_536
+"""Tokens, which are bytes here: a conversation of all that a walk does."""
 TURN = r"[^<]*<\|im_end\|>\n<\|im_start\|>assistant\n$"
-STEPS = [
-    f"<think>\nThought {i}.\n</think>\n\n{text}"
-    f'<tool_call>{{"name":  "look", "arguments": {{"n": {i}.0, "deep": {{"b": [1,  2.50], "a": "é"}}, "c": null}}}}'
-    "</tool_call>"
-    for i in range(8)
-    for text in (f"Step {i}. ", "")
+CALLS = [
+    '<tool_call>{{"name":  "look", "arguments": {{"n": {i}.0, "deep": {{"b": [1,  2.50], "a": "é"}}, "c": null}}}}</tool_call>',
+    '<tool_call>{{"name": "look", "arguments": {{}}}}</tool_call>',
+    '<tool_call>{{"name": "look", "arguments": {{"n": {i}}}}}</tool_call>\n'
+    '<tool_call>{{"name": "look", "arguments": {{"id": 123456789012345678{i}, "far": 1e400}}}}</tool_call>',
 ]
+STEPS = [
+    f"{thought}{text}{calls.format(i=i)}"
+    for i in range(4)
+    for thought in (f"<think>\nThought {i}.\n</think>\n\n", "")
+    for text in (f"Step {i}. ", "")
+    for calls in CALLS
+    if thought or text or "deep" in calls
+]
+"""Answers with and without a thought, with and without text, with one call or two."""
 SCRIPT: dict[str, Any] = {
-    "token_delay_ms": 1,
+    "token_delay_ms": 0.3,
     "rules": [
-        {"match": rf"(task|result|go on){TURN}", "replies": STEPS},
+        {"match": rf"task{TURN}", "replies": [step for step in STEPS if "Thought" in step]},
+        {"match": rf"(result|go on){TURN}", "replies": STEPS},
         {"match": rf"finish{TURN}", "replies": [f"Done, {i}." for i in range(8)]},
-        {"match": rf"slowly{TURN}", "replies": [f"{i} " + "tick " * 60 for i in range(8)]},
+        {"match": rf"say nothing{TURN}", "replies": [""]},
+        {"match": rf"slowly{TURN}", "replies": [f"{i} " + "tick " * TICKS for i in range(8)]},
         {"match": rf"a fruit{TURN}", "replies": ["apple", "banana", "cherry", "date", "fig", "kiwi"]},
     ],
     "default": "I do not know.",
 }
-LOOK: dict[str, Any] = {
-    "name": "look",
-    "description": "Looks.",
-    "parameters": {"type": "object", "properties": {"n": {"type": "number"}}},
-}
+
+Habit = Callable[[list[Said], random.Random], None]
 
 
-@dataclass
-class Said:
-    """A message of the agent's history. `calls` are (id, arguments as JSON text)."""
+def careless(*habits: Habit) -> Habit:
+    """All of the habits, one after the other."""
 
-    role: str
-    text: str | None
-    thought: str | None = None
-    calls: list[tuple[str, str]] = field(default_factory=list)
-    answers: str = ""
-    """Of a tool's result: the id of its call."""
+    def spoil(history: list[Said], rng: random.Random) -> None:
+        for habit in habits:
+            habit(history, rng)
+
+    return spoil
 
 
-class Chat:
-    """OpenAI Chat Completions."""
-
-    path = "/chat/completions"
-
-    def body(self, history: list[Said], tools: bool) -> dict[str, Any]:
-        out: dict[str, Any] = {"messages": [self._message(item) for item in history]}
-        return out | ({"tools": [{"type": "function", "function": LOOK}]} if tools else {})
-
-    def _message(self, item: Said) -> dict[str, Any]:
-        data: dict[str, Any] = {"role": item.role, "content": item.text}
-        if item.role == "assistant":
-            if not item.text:  # "", null and no content at all are one
-                data = random.choice([data, {"role": "assistant"}, data | {"content": None}])
-            if item.calls:
-                data["tool_calls"] = [
-                    {"id": name, "type": "function", "function": {"name": "look", "arguments": given}}
-                    for name, given in item.calls
-                ]
-            if item.thought:
-                data["reasoning_content"] = item.thought
-        if item.answers:
-            data["tool_call_id"] = item.answers
-        return data
-
-    def said(self, answer: dict[str, Any]) -> Said:
-        message = answer["choices"][0]["message"]
-        calls = [(call["id"], call["function"]["arguments"]) for call in message.get("tool_calls") or []]
-        return Said("assistant", message.get("content"), message.get("reasoning_content"), calls)
-
-    def part(self, event: dict[str, Any]) -> str:
-        """The text of a streamed event."""
-        return str(event["choices"][0]["delta"].get("content") or "")
-
-
-class Responses:
-    """OpenAI Responses, stateless."""
-
-    path = "/responses"
-
-    def body(self, history: list[Said], tools: bool) -> dict[str, Any]:
-        out: dict[str, Any] = {
-            "input": [part for item in history for part in self._items(item)],
-            "store": False,
-        }
-        return out | ({"tools": [{"type": "function", "strict": False, **LOOK}]} if tools else {})
-
-    def _items(self, item: Said) -> list[dict[str, Any]]:
-        if item.role == "tool":
-            return [{"type": "function_call_output", "call_id": item.answers, "output": item.text}]
-        out = [{"role": item.role, "content": item.text}] if item.text or item.role != "assistant" else []
-        return out + [
-            {"type": "function_call", "call_id": name, "name": "look", "arguments": given}
-            for name, given in item.calls
-        ]
-
-    def said(self, answer: dict[str, Any]) -> Said:
-        text, calls = "", []
-        for item in answer["output"]:
-            if item["type"] == "message":
-                text += "".join(part["text"] for part in item["content"])
-            elif item["type"] == "function_call":
-                calls.append((item["call_id"], item["arguments"]))
-        return Said("assistant", text, None, calls)
-
-    def part(self, event: dict[str, Any]) -> str:
-        return str(event["delta"]) if event["type"] == "response.output_text.delta" else ""
-
-
-class Anthropic:
-    """Anthropic Messages."""
-
-    path = "/messages"
-
-    def body(self, history: list[Said], tools: bool) -> dict[str, Any]:
-        system = " ".join(item.text or "" for item in history if item.role == "system")
-        messages = [self._message(item) for item in history if item.role != "system"]
-        out: dict[str, Any] = {"messages": messages, "max_tokens": 1000} | (
-            {"system": system} if system else {}
-        )
-        look = {"name": "look", "description": LOOK["description"], "input_schema": LOOK["parameters"]}
-        return out | ({"tools": [look]} if tools else {})
-
-    def _message(self, item: Said) -> dict[str, Any]:
-        if item.role == "tool":
-            block = {"type": "tool_result", "tool_use_id": item.answers, "content": item.text}
-            return {"role": "user", "content": [block]}
-        blocks: list[dict[str, Any]] = [{"type": "text", "text": item.text}] if item.text else []
-        blocks += [
-            {"type": "tool_use", "id": name, "name": "look", "input": json.loads(given)}
-            for name, given in item.calls
-        ]
-        return {"role": item.role, "content": blocks}
-
-    def said(self, answer: dict[str, Any]) -> Said:
-        text, calls = "", []
-        for block in answer["content"]:
-            if block["type"] == "text":
-                text += block["text"]
-            elif block["type"] == "tool_use":
-                calls.append((block["id"], json.dumps(block["input"])))
-        return Said("assistant", text, None, calls)
-
-    def part(self, event: dict[str, Any]) -> str:
-        return str(event["delta"].get("text", "")) if event["type"] == "content_block_delta" else ""
-
-
-DIALECTS: dict[str, Any] = {"chat": Chat(), "responses": Responses(), "anthropic": Anthropic()}
+def everything(name: str) -> Habit:
+    """All that a client of the dialect may do to its history, its reasoning sent now and then."""
+    habits = habits_of(DIALECTS[name])
+    others = [habit for habit in habits.values() if not isinstance(habit, SendsReasoning)]
+    return careless(*others, habits["sends reasoning now and then"])
 
 
 class Agent:
-    """An agent inside one rollout. `spoil` is what it does to its history before every call."""
+    """An agent inside one rollout. `habit` is what it does to its history before every call."""
 
-    def __init__(
-        self, served: Served, opened: dict[str, Any], dialect: Any, spoil: Callable[[list[Said]], None]
-    ):
+    def __init__(self, opened: dict[str, Any], dialect: Dialect, habit: Habit, *, seed: int = 0) -> None:
         self.opened = opened
         self.dialect = dialect
-        self._served = served
-        self._spoil = spoil
+        self.habit = habit
+        self.rng = random.Random(seed)
         self._headers = {"Authorization": f"Bearer {opened['api_key']}"}
 
+    @property
+    def url(self) -> str:
+        return str(self.opened["base_url"] + self.dialect.path)
+
     def body(self, history: list[Said], *, tools: bool = True) -> dict[str, Any]:
-        self._spoil(history)
-        return {"model": "gpt-4o", **self.dialect.body(history, tools)}
+        """A request with the history as the agent writes it this time."""
+        self.habit(history, self.rng)
+        joined = self.rng.random() < 0.5
+        return {"model": "gpt-4o", **self.dialect.body(history, tools=tools, joined=joined)}
 
     def send(self, body: dict[str, Any], **headers: str) -> Said:
-        url = self.opened["base_url"] + self.dialect.path
-        response = httpx2.post(url, json=body, headers=self._headers | headers, timeout=120)
+        response = httpx2.post(self.url, json=body, headers=self._headers | headers, timeout=120)
         assert response.status_code == 200, response.text
         return self.dialect.said(response.json())
 
-    def ask(self, history: list[Said], *, tools: bool = True, **headers: str) -> Said:
+    def events(self, body: dict[str, Any], *, at_most: int | None = None) -> list[dict[str, Any]]:
+        """The events of a streamed answer; the client goes away when it has read `at_most` characters."""
+        out: list[dict[str, Any]] = []
+        length = 0
+        body = body | {"stream": True}
+        with httpx2.stream("POST", self.url, json=body, headers=self._headers, timeout=120) as response:
+            assert response.status_code == 200, response.read()
+            for line in response.iter_lines():
+                if line.startswith("data: {"):
+                    out.append(json.loads(line[6:]))
+                    length += len(self.dialect.part(out[-1]))
+                if at_most is not None and length >= at_most:
+                    break
+        return out
+
+    def stream(self, body: dict[str, Any], *, at_most: int | None = None) -> str:
+        """A streamed answer's text."""
+        return "".join(self.dialect.part(event) for event in self.events(body, at_most=at_most))
+
+    def ask(self, history: list[Said], *, tools: bool = True, streamed: bool = False, **headers: str) -> Said:
         """A call with the history, whose answer is added to it."""
-        answer = self.send(self.body(history, tools=tools), **headers)
+        body = self.body(history, tools=tools)
+        if streamed:
+            answer = self.dialect.said(self.dialect.whole(self.events(body)))
+        else:
+            answer = self.send(body, **headers)
         history.append(answer)
         return answer
 
     def work(self, history: list[Said], turns: int, **headers: str) -> None:
         """Calls with a tool's result behind each."""
         for _ in range(turns):
-            answer = self.ask(history, **headers)
-            history += [Said("tool", "result", answers=name) for name, _ in answer.calls]
-            if not answer.calls:
-                history.append(Said("user", "go on"))
-
-    def stream(self, body: dict[str, Any], *, at_most: int | None = None) -> str:
-        """A streamed answer's text; `at_most` characters are read of it before the client goes away."""
-        url, text = self.opened["base_url"] + self.dialect.path, ""
-        body = body | {"stream": True}
-        with httpx2.stream("POST", url, json=body, headers=self._headers, timeout=120) as response:
-            assert response.status_code == 200
-            for line in response.iter_lines():
-                if line.startswith("data: {"):
-                    text += self.dialect.part(json.loads(line[6:]))
-                if at_most is not None and len(text) >= at_most:
-                    break
-        return text
+            history += follow(self.ask(history, **headers))
 
 
-def rewritten(history: list[Said]) -> None:
-    """What a careless client does to its assistant's messages: no thought stays, arguments are written anew, calls are
-    numbered anew, and the text has other white space around it."""
-    names: dict[str, str] = {}
-    for item in history:
-        item.thought = None
-        if item.role == "assistant" and item.text:
-            item.text = random.choice(["", " ", "\n"]) + item.text.strip() + random.choice(["", "\n"])
-        for name, _ in item.calls:
-            names[name] = f"call_{len(names)}_{random.randrange(1000)}"
-        item.calls = [(names[name], shuffled(given)) for name, given in item.calls]
-        item.answers = names.get(item.answers, item.answers)
-
-
-def shuffled(given: str) -> str:
-    """The same arguments as another program would write them."""
-
-    def again(value: Any) -> Any:
-        if isinstance(value, dict):
-            keys = random.sample(list(value), len(value))
-            return {key: again(value[key]) for key in keys}
-        if isinstance(value, float) and value.is_integer():
-            return int(value)
-        return [again(item) for item in value] if isinstance(value, list) else value
-
-    style: dict[str, Any] = random.choice(
-        [{"indent": 2}, {"separators": (",", ":")}, {"ensure_ascii": False}]
-    )
-    return json.dumps(again(json.loads(given)), **style)
+def follow(answer: Said) -> list[Said]:
+    """What stands behind an answer: the results of its calls, or the user's word to go on."""
+    results = [Said("tool", "result", answers=call.name) for call in answer.calls]
+    return results or [Said("user", "go on")]
 
 
 Tokens = tuple[tuple[int, ...], tuple[int, ...]]
 """What an engine was given, and what it sampled."""
 
 
+def from_memory(rows: Sequence[Tokens]) -> int:
+    """How many of the prompts begin with another one and what was sampled for it."""
+    known = [(*prompt, *sampled) for prompt, sampled in rows]
+    return sum(any(prompt[: len(begin)] == begin for begin in known) for prompt, _ in rows)
+
+
+def each_token_once(choices: list[SampledChoice]) -> bool:
+    """Whether the trie that the trainer computes has one target for every token that was sampled."""
+    trie = build_trie(choices)
+    targets = Counter(zip(trie.choice.tolist(), trie.offset.tolist(), strict=True))
+    return targets == Counter((n, at) for n, one in enumerate(choices) for at in range(len(one.completion)))
+
+
 @dataclass
 class Watched(Served):
     """A server whose engine writes down what it was given and sampled."""
 
-    log: Path = Path()
+    log: Path = field(default_factory=Path)
 
-    def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
+    def mark(self) -> int:
+        """Where the engine's log ends now."""
+        return self.log.stat().st_size if self.log.exists() else 0
+
+    def lines(self, since: int = 0) -> list[dict[str, Any]]:
+        """The log from a mark on, in the order in which the requests ended."""
+        if not self.log.exists():
+            return []
+        with self.log.open("rb") as log:
+            log.seek(since)
+            whole = log.read().rpartition(b"\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def wait_for_lines(self, since: int, count: int) -> list[dict[str, Any]]:
+        """The log once it has `count` lines: a call that was ended leaves the engine a moment later."""
+        deadline = time.monotonic() + 60
+        while len(rows := self.lines(since)) < count:
+            assert time.monotonic() < deadline, f"{len(rows)} of {count} requests ended"
+            time.sleep(0.02)
+        return rows
 
     def engine_saw(self, since: int) -> Counter[Tokens]:
-        return Counter(
-            (tuple(row["prompt_token_ids"]), tuple(row["token_ids"])) for row in self.lines()[since:]
-        )
+        return Counter(tokens_of(row) for row in self.lines(since))
+
+    def calls(self, agent: Agent) -> list[dict[str, Any]]:
+        """The recorded calls of the agent's rollout, in their order."""
+        calls: list[dict[str, Any]] = self.rollout(agent.opened["rollout_id"])["calls"]
+        return sorted(calls, key=lambda call: call["number"])
+
+    def finish(self, agent: Agent) -> None:
+        self.api("POST", f"rollouts/{agent.opened['rollout_id']}/finish", {})
 
     def spec(self, trajectories: list[dict[str, Any]], model: str) -> JobSpec:
         """What a train call of one group would hand to the trainer."""
@@ -290,13 +220,21 @@ class Watched(Served):
         job = TrainJob(
             job_id="j", project="tests", name=model, batch=1, parent_step=0, step=1, lora=LoraConfig(),
             base=ResolvedBaseModel(
-                name="b", path="b", sha256="", parameters=1, context_length=8192, source="folder"
+                name="b", path="b", sha256="", parameters=1, context_length=CONTEXT, source="folder"
             ),
             model_dir="m", blob_dir=str(self.server.path / "server" / "blobs"),
             config=ResolvedTrainConfig(learning_rate=1e-3), groups=self.spec(whole, model).groups,
         )  # fmt: skip
-        choices = [choice for member in load_batch(job, max_length=8192).members for choice in member.choices]
+        choices = [
+            choice for member in load_batch(job, max_length=CONTEXT).members for choice in member.choices
+        ]
         assert all(choice.trainable.all() for choice in choices)
+        assert not choices or each_token_once(choices)
         return Counter(
             (tuple(choice.prompt.tolist()), tuple(choice.completion.tolist())) for choice in choices
         )
+
+
+def tokens_of(row: dict[str, Any]) -> Tokens:
+    """A line of the engine's log."""
+    return tuple(row["prompt_token_ids"]), tuple(row["token_ids"])

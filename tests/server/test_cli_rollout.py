@@ -243,7 +243,7 @@ def test_evaluation_leaves_the_programs_sampling(command: Command) -> None:
     assert (info["status"], info["calls"][0]["sampling_used"]["temperature"]) == ("evaluated", 0.0)
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+@pytest.mark.absent(shutil.which("node") is None, reason="node")
 def test_a_node_program_is_one_rollout(command: Command) -> None:
     (command.folder / "agent.mjs").write_text(textwrap.dedent(NODE_AGENT))
     result = command.result(program=["node", "agent.mjs"])

@@ -1,7 +1,7 @@
 """schemathesis over the server's own OpenAPI description: whatever is sent, nothing is answered as the server's failure.
 
-Every operation gets requests that its schema allows and requests that it does not, always the same ones. Names of
-models and rollouts are put in now and then, so that the generated requests come further than the first look-up.
+Every operation gets requests that its schema allows and requests that it does not. Names of models and rollouts are put
+in now and then, so that the generated requests come further than the first look-up.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fuzz_kit
 import pytest
 import requests
 import schemathesis
 from chat_kit import Served
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from schemathesis import Case, GenerationMode
 
 from art.server import openapi
@@ -23,7 +24,7 @@ from art.server.app import api_routes
 SCHEMA = schemathesis.openapi.from_dict(openapi.describe(api_routes(), version="1"))
 OPERATIONS = [found.ok() for found in SCHEMA.get_all_operations()]
 EXAMPLES = 3
-"""Per operation and mode; a larger number looks harder."""
+"""Per operation and mode, in an ordinary run: what fits into 20 seconds."""
 KNOWN = {"project": "tests", "name": "alpha", "model": "tests/alpha"}
 
 
@@ -33,10 +34,10 @@ def fuzzed(start_art_server: Any, tiny_model_dir: Path) -> Iterator[tuple[Served
     server = start_art_server(script={"default": "ok"})
     served = Served(server, str(tiny_model_dir))
     served.register("tests", "alpha")
-    with requests.Session() as session:
-        session.trust_env = False
+    with fuzz_kit.session() as session:
         yield served, session
     server.stop()
+    assert fuzz_kit.tracebacks(served) == ""
 
 
 def with_known_names(case: Case, rollout: str, number: int) -> None:
@@ -53,6 +54,7 @@ def with_known_names(case: Case, rollout: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
+@pytest.mark.timeout(300 + 60 * fuzz_kit.TIMES)
 def test_no_request_is_the_servers_failure(fuzzed: tuple[Served, requests.Session], operation: Any) -> None:
     served, session = fuzzed
     rollout = served.open()["rollout_id"]
@@ -60,14 +62,13 @@ def test_no_request_is_the_servers_failure(fuzzed: tuple[Served, requests.Sessio
     numbers = iter(range(10**6))
     for mode in GenerationMode:
 
-        @settings(
-            max_examples=EXAMPLES, derandomize=True, deadline=None, database=None,
-            phases=[Phase.generate], suppress_health_check=list(HealthCheck),
-        )  # fmt: skip
+        @fuzz_kit.fuzz(EXAMPLES)
         @given(case=operation.as_strategy(generation_mode=mode))
         def ask(case: Case) -> None:
             with_known_names(case, rollout, next(numbers))
-            answer = case.call(served.server.url, session=session, headers=bearer, timeout=60)
-            assert answer.status_code < 500, (answer.status_code, answer.text, case.as_curl_command())
+            answer = case.call(
+                served.server.url, session=session, headers=bearer, timeout=fuzz_kit.ANSWER_SECONDS
+            )
+            fuzz_kit.check(answer, case.as_curl_command)
 
         ask()

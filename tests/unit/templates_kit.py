@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +15,9 @@ from art.tokens.renderer import Renderer
 from art.tokens.tokenizer import Tokenizer
 
 TEMPLATES = Path(__file__).parents[1] / "data" / "templates"
-TRL = sorted(path.stem for path in (TEMPLATES / "trl").glob("*.jinja"))
+TRL_FOLDER = Path(os.environ.get("ART_TRL_TEMPLATES") or TEMPLATES / "trl")
+"""`make test-templates` names the folder of an installed TRL; without it these are the copies kept here."""
+TRL = sorted(path.stem for path in TRL_FOLDER.glob("*.jinja"))
 OWN = sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
 
 ENDS = (
@@ -28,6 +31,7 @@ ENDS = (
     "<|eot|>",
     "<|end|>",
     "<|user|>",
+    "<end_of_utterance>",
     "</s>",
 )
 """What ends a turn, per family; the first one that the template writes is the tokenizer's end of sequence."""
@@ -41,18 +45,24 @@ _PLAIN = re.compile(r"</?(?:think|tool_call|tool_response|arg_key|arg_value)>")
 
 def source(name: str) -> str:
     """A template's text: one of TRL's, or one of our own."""
-    path = TEMPLATES / "trl" / f"{name}.jinja"
+    path = TRL_FOLDER / f"{name}.jinja"
     return (path if path.is_file() else TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
 
 
 def end_of(text: str) -> str:
-    """The end of turn that a template writes."""
+    """The end of turn that a template writes, by its name or as its eos_token (Mistral)."""
+    if "[INST]" in text:
+        return "</s>"
     return next((end for end in ENDS if end in text), ENDS[0])
 
 
 def bos_of(text: str) -> str:
     """The beginning of a conversation: a token of the template's family."""
-    families = {"<|start_header_id|>": "<|begin_of_text|>", "<｜User｜>": "<｜begin▁of▁sentence｜>"}
+    families = {
+        "<|start_header_id|>": "<|begin_of_text|>",
+        "<｜User｜>": "<｜begin▁of▁sentence｜>",
+        "[INST]": "<s>",
+    }
     return next((bos for sign, bos in families.items() if sign in text), "<bos>")
 
 

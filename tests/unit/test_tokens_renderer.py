@@ -159,3 +159,13 @@ def test_stop_tokens_come_from_all_three_files(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 7]}))
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 5}))
     assert Tokenizer.load(tmp_path).stop_token_ids == {0, 5, 7, kit.bpe().token_to_id(kit.END)}
+
+
+def test_content_is_a_list_of_parts_where_the_template_leaves_out_a_text() -> None:
+    line = "{% for message in messages %}{% for part in message.content %}{{ part.text }}{% endfor %}{% endfor %}"
+    either = "{% for message in messages %}{% if message.content is string %}{{ message.content }}{% endif %}{% endfor %}"
+    messages = [kit.user("Hi?"), kit.assistant("Yes."), kit.user("So?")]
+    for template, parts in ((line, True), (either, False)):
+        renderer = Renderer(kit.tokenizer(), template)
+        assert renderer.content_as_parts == parts
+        assert renderer.text(messages) == "Hi?Yes.So?"

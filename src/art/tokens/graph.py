@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -117,18 +118,15 @@ class TokenGraph:
         """The node with the longest path that is a prefix of `messages`.
 
         `digests[i]` is `prefix_digests(...)`'s digest of the first i + 1 messages. Where several choices
-        said the same, the one whose tool-call ids the client returned is meant, then the one with its white space,
-        else the newest.
+        said the same, the one whose tool-call ids the client returned is meant, then the one with its arguments to
+        the last digit, then the one with its white space, else the newest.
         """
         for depth in range(len(digests), 0, -1):
             nodes = [
                 node for node in self._nodes.get(digests[depth - 1], ()) if _same_reasoning(node, messages)
             ]
             if nodes:
-                wanted = [call.id for call in messages[depth - 1].tool_calls]
-                meant = [node for node in nodes if _ids(node) == wanted] or nodes
-                exact = [node for node in meant if node.message.text == messages[depth - 1].text]
-                found = (exact or meant)[-1]
+                found = _meant(nodes, messages[depth - 1])
                 if found in self._leaves:
                     self._leaves.move_to_end(found)
                 return Match(node=found, depth=depth)
@@ -252,18 +250,21 @@ def canonical(message: Message) -> list[Any]:
 
 
 def _arguments(call: ToolCall) -> Any:
-    """The arguments as data: none at all are an empty object, and 1.0 is 1, as JavaScript writes it."""
+    """The arguments as data, numbers as JavaScript reads and writes them; none at all are an empty object."""
     text = call.function.arguments
     if text.strip() in ("", "null"):
         return {}
     try:
-        return json.loads(text, parse_float=_number)
+        return json.loads(text, parse_float=_number, parse_int=_number, parse_constant=_number)
     except ValueError:
         return text
 
 
-def _number(text: str) -> int | float:
+def _number(text: str) -> int | float | None:
+    """A double: 1.0 is 1, an integer past 2^53 is the double next to it, and what is not finite is null."""
     value = float(text)
+    if not math.isfinite(value):
+        return None
     return int(value) if value.is_integer() else value
 
 
@@ -290,8 +291,23 @@ def _turn_of(node: Node | None) -> str:
     return node.turn if node is not None else ""
 
 
-def _ids(node: Node) -> list[str]:
-    return [call.id for call in node.message.tool_calls]
+def _meant(nodes: Sequence[Node], sent: Message) -> Node:
+    """Of choices that said the same, the one that the client goes on from, as far as it can be told."""
+    for of in (_ids, _data, _text):
+        nodes = [node for node in nodes if of(node.message) == of(sent)] or nodes
+    return nodes[-1]
+
+
+def _ids(message: Message) -> list[str]:
+    return [call.id for call in message.tool_calls]
+
+
+def _data(message: Message) -> list[Any]:
+    return [call.function.parsed() for call in message.tool_calls]
+
+
+def _text(message: Message) -> str:
+    return message.text
 
 
 def _same_reasoning(node: Node, messages: Sequence[Message]) -> bool:

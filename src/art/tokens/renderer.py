@@ -35,6 +35,8 @@ class Renderer:
         self._tool_template = Template(tool_template) if tool_template else self._template
         self.has_tools_section = "tools" in self._tool_template.variables
         self.variables = self._tool_template.variables | self._template.variables
+        self._names_thinking = _THINKING.search(self.sources) is not None
+        self._shortens_ids = _NINE_LETTERS.search(self.sources) is not None
 
     @classmethod
     def load(cls, folder: Path, *, chat_template: str | None = None) -> Renderer:
@@ -113,6 +115,19 @@ class Renderer:
             return False
 
     @cached_property
+    def content_as_parts(self) -> bool:
+        """Whether the template reads content as a list of parts, as those of vision models do, and leaves out a text."""
+        return not self._shows("ART-PROBE") and self._shows(_parts("ART-PROBE"))
+
+    def _shows(self, content: object) -> bool:
+        try:
+            return "ART-PROBE" in self._template.render(
+                self._base([{"role": "user", "content": content}], (), {}, True)
+            )
+        except InvalidInput:
+            return False
+
+    @cached_property
     def arguments_as_text(self) -> bool:
         """Whether the template pastes the arguments of calls, and so fails on JSON objects (DeepSeek V3)."""
         call = ToolCall(id="call_1", function=FunctionCall(name="f", arguments='{"a": 1}'))
@@ -157,13 +172,20 @@ class Renderer:
 
     def _dicts(self, messages: Sequence[Message], *, as_text: bool) -> list[dict[str, Any]]:
         out = template_messages(messages, arguments_as_text=as_text)
-        if _THINKING.search(self.sources):
+        if self._names_thinking:
             for data in out:
                 _name_thinking(data, merge=_MERGES_CONTENT in self.sources)
-        if _NINE_LETTERS.search(self.sources):
+        if self._shortens_ids:
             for data in out:
                 _shorten_ids(data)
+        if self.content_as_parts:
+            for data in out:
+                data["content"] = _parts(data["content"])
         return out
+
+
+def _parts(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
 
 
 def _name_thinking(data: dict[str, Any], *, merge: bool) -> None:
