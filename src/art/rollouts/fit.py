@@ -12,7 +12,8 @@ import inspect
 import json
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any, cast
@@ -81,10 +82,9 @@ async def fit(
     _check_positive(steps=steps, groups_per_step=groups_per_step, rollouts_per_group=rollouts_per_group)
     _check_positive(eval_rollouts=eval_rollouts)
     _check_scenarios(scenarios)
-    agent = as_agent(rollout, reward)
     runner = _Runner(
         model=model,
-        agent=agent,
+        agent=(agent := as_agent(rollout, reward)),
         config=config,
         rollouts_per_group=rollouts_per_group,
         max_concurrency=1 if agent.exclusive else max_concurrency,
@@ -97,11 +97,8 @@ async def fit(
     done: list[FitStep] = []
     while batch < steps:
         chosen = scenarios_of_batch(scenarios, batch, groups_per_step, seed)
-        try:
+        with _telling(tell, stopped(model.name, batch=batch, steps=steps)):
             report = await runner.batch(chosen, batch, first=not done)
-        except asyncio.CancelledError:
-            tell(stopped(model.name, batch=batch, steps=steps))
-            raise
         batch = report.batch
         if eval_scenarios and (batch >= steps or (eval_every is not None and batch % eval_every == 0)):
             measured = await runner.evaluate(eval_scenarios, eval_rollouts, report.step)
@@ -112,6 +109,16 @@ async def fit(
     tell(note := nothing_learned(model.name, done))
     step, path = await runner.latest()
     return FitResult(step=step, batch=batch, steps=done, checkpoint_path=path, note=note)
+
+
+@contextmanager
+def _telling(tell: Callable[[str], None], text: str) -> Iterator[None]:
+    """Say `text` when what is done here is cancelled."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        tell(text)
+        raise
 
 
 async def _call_back(on_step: OnStep | None, report: FitStep) -> None:
