@@ -55,10 +55,10 @@ def test_a_model_that_knows_the_tool_earns_everything(
         training, held_out = weather.TASK.scenarios(0, 2, 8)
         with Display(Console(file=io.StringIO()), "test") as display:
             runner = Runner(weather.TASK, model, 0, display)
-            mean, run = await runner.evaluate(held_out, "evaluation")
+            mean, runs = await runner.evaluate(held_out, "evaluation")
             groups = await runner.gather(training, step=1)
         await backend.close()
-        return mean.value, run, groups
+        return mean.value, runs[0].messages(), groups
 
     reward, run, groups = asyncio.run(main())
     assert reward == 1.0, run

@@ -13,7 +13,7 @@ from rich.console import Console
 from art.backends.results import TrainResult
 from art.demo.live import Display, sparkline, transcript
 from art.demo.plot import plot_rewards
-from art.demo.run import Outcome
+from art.demo.run import Outcome, clearest
 from art.errors import InvalidInput
 from art.evals.intervals import Mean, improved, mean_of
 
@@ -57,13 +57,21 @@ def test_lines_where_there_is_no_terminal() -> None:
         result = TrainResult(step=1, metrics={"parity/mean": 0.012})
         display.trained(1, 4, [0.5], result, 2.0)
         display.trained(2, 4, [0.5, 1.0], TrainResult(step=1, published=False, reason="no spread"), 2.0)
+        display.stopped(4, 4, "it does not matter why")
+        display.stopped(2, 4, "one more would pass the time budget of 80 s")
         display.evaluated("held-out", mean_of([0.25, 0.75]))
     lines = out.getvalue().splitlines()
     assert lines[0] == "loading"
     assert lines[1] == "step 1/4  reward 0.500 ▅  published step 1  parity 0.0120  2.0 s, about 6 s left"
     assert "nothing published: no spread" in lines[2]
-    assert lines[3].startswith("held-out: 0.500 (95% ")
-    assert len(lines) == 4
+    assert lines[3] == "stopped after step 2 of 4: one more would pass the time budget of 80 s"
+    assert lines[4].startswith("held-out: 0.500 (95% ")
+    assert len(lines) == 5
+
+
+def test_the_run_that_is_shown_is_one_that_became_better() -> None:
+    assert clearest([0.5, 0.0, 1.0], [0.5, 1.0, 0.0]) == 1
+    assert clearest([1.0, 1.0], [0.0, 0.5]) == 1
 
 
 def test_a_panel_on_a_terminal() -> None:

@@ -93,6 +93,11 @@ class Display:
         ]
         self.say("  ".join(parts))
 
+    def stopped(self, done: int, steps: int, why: str) -> None:
+        """Training ends before all steps."""
+        if done < steps:
+            self.say(f"stopped after step {done} of {steps}: {why}")
+
     def evaluated(self, title: str, mean: Mean) -> None:
         """An evaluation has ended."""
         low, high = mean.ci95

