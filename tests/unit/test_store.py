@@ -304,6 +304,26 @@ def test_checkpoints_advance_the_latest_step(tmp_path: Path) -> None:
     run(main)
 
 
+def test_steps_of_a_registration_that_did_not_end_are_not_the_models(tmp_path: Path) -> None:
+    """The row of a model comes last: a fork's step 5 may lie in the store when the name is registered anew."""
+
+    def info(step: int) -> CheckpointInfo:
+        return CheckpointInfo(project="p", name="m", step=step, path=f"/c/{step:04d}")
+
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            await store.put_checkpoint(info(5))
+            await store.put_checkpoint(info(0))
+            await store.put_model(model_row())
+            assert [row.info.step for row in await store.list_checkpoints("p", "m")] == [0]
+            assert await store.last_step("p", "m") == 0
+            await store.put_checkpoint(info(1))
+            await store.put_model(model_row())
+            assert await store.last_step("p", "m") == 1, "a model that is there keeps its steps"
+
+    run(main)
+
+
 def test_the_same_idempotency_key_is_the_same_job(tmp_path: Path) -> None:
     def claim(ref: str, digest: str = "d") -> IdempotencyRow:
         return IdempotencyRow(scope="jobs:p/m", key="k", digest=digest, ref=ref)

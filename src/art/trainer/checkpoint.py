@@ -98,6 +98,11 @@ class Manifest(BaseModel):
     outcome: TrainOutcome | None = None
     """Of the job that wrote it, without the checkpoint itself."""
 
+    @property
+    def version(self) -> str:
+        """`project/name@step`."""
+        return f"{self.project}/{self.name}@{self.step}"
+
     def to_json(self) -> str:
         """The file's content. TrainingFailed for numbers that are not finite: they would be read back as null."""
         try:
@@ -267,8 +272,7 @@ class CheckpointStore:
         """
         origin, step = CheckpointStore(source.parent.parent), int(source.name)
         manifest = origin.manifest(step)
-        parent = f"{manifest.project}/{manifest.name}@{step}"
-        ours = {"project": project, "name": name, "history": history, "forked_from": parent}
+        ours = {"project": project, "name": name, "history": history, "forked_from": manifest.version}
         # It is no step of a job of ours: none must find its own outcome here.
         theirs = {"parent_step": None, "job_id": None, "outcome": None}
 
