@@ -129,7 +129,7 @@ class Store:
                 trajectories=kept,
             )
             if new:
-                rollout_rows.set_outcomes(conn, outcomes)
+                rollout_rows.set_outcomes(conn, outcomes, waiting_only=True)
             return new
 
         return await self._db.write(run)
@@ -206,7 +206,7 @@ class Store:
         def run(conn: Conn) -> CallRecord:
             rollout = rollout_rows.get_rollout(conn, call.rollout_id)
             ref = self.blobs.append(blob_path(rollout.project, call.rollout_id), kept)
-            stored = call.model_copy(update={"blob": ref})
+            stored = rollout_rows.decided(call.model_copy(update={"blob": ref}), rollout.status)
             call_rows.add_call(conn, stored, words)
             return stored
 
@@ -340,10 +340,10 @@ class Store:
             job = job_rows.get_job(conn, job_id)
             if job.info.status not in job_rows.OPEN:
                 return job
-            rollout_rows.set_outcomes(conn, outcomes)
-            rollout_rows.set_trained_step(conn, outcomes, result.step)
-            job_rows.count_batch(conn, job, result)
-            return job_rows.end_job(conn, job_id, status="succeeded", result=result, error=None)
+            notes = rollout_rows.set_trained(conn, outcomes, result.step)
+            done = result.model_copy(update={"notes": [*result.notes, *notes]})
+            job_rows.count_batch(conn, job, done)
+            return job_rows.end_job(conn, job_id, status="succeeded", result=done, error=None)
 
         return await self._db.write(run)
 
