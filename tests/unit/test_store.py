@@ -120,7 +120,7 @@ def test_a_call_comes_back_as_it_was_stored(tmp_path: Path) -> None:
                 assert read[name].dtype == array.dtype
             assert await store.text_of("c1") == text
             assert [item.call_id for item in await store.calls_of("r1")] == ["c1", "c2"]
-            assert [item.call_id for item in await store.recent_calls("p", "m", 1)] == ["c2"]
+            assert [item.call_id for item, _ in await store.recent_calls("p", "m", 1)] == ["c2"]
             assert await store.get_call("nothing") is None
             with pytest.raises(NotFound):
                 await store.text_of("nothing")

@@ -6,7 +6,8 @@ import uuid
 
 from art.config.train import TrainConfig
 from art.server.credit import Credit, credit_of, parts_of
-from art.server.selection import NOT_CONTINUED, Pick, Selector
+from art.server.recorded_choices import Pick
+from art.server.selection import NOT_CONTINUED, Selector
 from art.store.records import JobSpec, RewardChange, SelectedTrajectory
 from art.store.store import Store
 from art.types.jobs import ChoiceFate, ChoiceRef, TrainGroup, TrainTrajectory

@@ -14,22 +14,18 @@ from typing import Any
 import numpy as np
 
 from art.errors import InvalidInput
-from art.server.given_choice import Essence, GivenChoice, GivenMessage
+from art.server.given_choice import GivenChoice
 from art.server.ownership import OwnRecords
+from art.server.recorded_choices import Pick, RecordedChoices
 from art.store.store import Store
 from art.types.policy import Fate
 from art.types.tokens import CallRecord, ChoiceRecord
 from art.types.wire import TrajectoryIn
 
-Pick = tuple[str, int]
-"""(call id, choice index)."""
-
 SEARCHED_CALLS = 5000
 """Newest calls of the model among which a choice without its art field is looked for."""
 UNDELIVERED = ("error", "cancelled")
 """Finish reasons of choices whose call failed, or whose client left before they were whole."""
-LOGPROB_TOLERANCE = 1e-4
-"""Recorded log-probabilities are float32 and reach the program as decimal text."""
 
 NO_CHOICE = "the trajectory holds no choice of the model; keep response.choices[0] in messages_and_choices"
 NOT_CONTINUED = "not continued"
@@ -60,7 +56,8 @@ class Selector:
         self._project = project
         self._name = name
         self.own = OwnRecords(store, project, name)
-        self._recent: list[CallRecord] | None = None
+        self._recorded: dict[str | None, RecordedChoices] = {}
+        """By rollout; None: of the newest calls."""
 
     async def select(self, trajectory: TrajectoryIn) -> Selection:
         """The calls of one trajectory. InvalidInput when a choice is none, or could be several calls."""
@@ -94,41 +91,32 @@ class Selector:
 
     async def _match(self, choice: GivenChoice, rollout_id: str | None) -> Pick | str:
         """Find a choice without its art field: same text, same log-probabilities."""
-        wanted = choice.logprobs.values() if choice.logprobs is not None else None
-        message = choice.message.essence()
-        if rollout_id is not None and await self.own.rollout(rollout_id) is not None:
-            calls = await self.own.calls_of(rollout_id)
-        else:
-            if self._recent is None:
-                self._recent = await self._store.recent_calls(self._project, self._name, SEARCHED_CALLS)
-            calls = self._recent
-        matches: list[Pick] = []
-        for call in calls:
-            if not self.own.sampled(call):
-                continue
-            for item in call.choices:
-                if wanted is not None and item.token_count != len(wanted):
-                    continue
-                if await self._same(call, item.index, message, wanted):
-                    matches.append((call.call_id, item.index))
+        essence = choice.message.essence()
+        recorded = await self._recorded_in(rollout_id)
+        matches = await recorded.matching(essence, choice.logprobs.values() if choice.logprobs else None)
         if len(matches) > 1:
             raise InvalidInput(
-                f"a choice fits {len(matches)} recorded calls: {message[0][:80]!r}",
+                f"a choice fits {len(matches)} recorded calls: {essence[0][:80]!r}",
                 cause="it lost its art field, and its text and log-probabilities are not unique",
                 hint="keep response.choices[0] as the server returned it (model_dump and copies keep the field)",
             )
         return matches[0] if matches else NO_SUCH_CALL
 
-    async def _same(self, call: CallRecord, index: int, message: Essence, wanted: list[float] | None) -> bool:
-        text = await self._store.text_of(call.call_id)
-        if index >= len(text.completions):
-            return False
-        if GivenMessage.model_validate(text.completions[index]).essence() != message:
-            return False
-        if wanted is None or call.blob is None:
-            return True
-        recorded = (await self._store.read_arrays(call.blob))[f"c{index}.logprobs"]
-        return bool(np.allclose(recorded, np.asarray(wanted), atol=LOGPROB_TOLERANCE, rtol=0))
+    async def _recorded_in(self, rollout_id: str | None) -> RecordedChoices:
+        """The choices of a rollout of this model; of the model's newest calls where it is no such rollout."""
+        if rollout_id is not None and await self.own.rollout(rollout_id) is None:
+            rollout_id = None
+        if rollout_id not in self._recorded:
+            if rollout_id is None:
+                calls = await self._store.recent_calls(self._project, self._name, SEARCHED_CALLS)
+            else:
+                calls = [
+                    (call, (await self._store.text_of(call.call_id)).completions)
+                    for call in await self.own.calls_of(rollout_id)
+                ]
+            ours = [(call, said) for call, said in calls if self.own.sampled(call)]
+            self._recorded[rollout_id] = RecordedChoices(self._store, ours)
+        return self._recorded[rollout_id]
 
     async def whole_rollout(self, rollout_id: str) -> Selection:
         """What training a whole rollout takes of it: every choice that reached its agent, and no call on the side."""

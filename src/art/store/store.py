@@ -227,8 +227,8 @@ class Store:
         """How the choices of a call ended for the client, once that is known."""
         await self._db.write(lambda conn: call_rows.set_finish_reasons(conn, call_id, reasons))
 
-    async def recent_calls(self, project: str, model: str, limit: int) -> list[CallRecord]:
-        """A model's newest calls, newest first."""
+    async def recent_calls(self, project: str, model: str, limit: int) -> list[call_rows.Answered]:
+        """A model's newest calls with their completions, newest first."""
         return await self._db.read(lambda conn: call_rows.recent_calls(conn, project, model, limit))
 
     async def text_of(self, call_id: str) -> CallText:
