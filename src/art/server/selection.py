@@ -17,8 +17,10 @@ from art.errors import InvalidInput
 from art.server.given_choice import GivenChoice
 from art.server.ownership import OwnRecords
 from art.server.recorded_choices import Pick, RecordedChoices
+from art.server.recovery import INTERRUPTED
+from art.store.records import RolloutRow
 from art.store.store import Store
-from art.types.policy import Fate
+from art.types.policy import Fate, Purpose, RolloutStatus
 from art.types.tokens import CallRecord, ChoiceRecord
 from art.types.wire import TrajectoryIn
 
@@ -31,6 +33,10 @@ NO_CHOICE = "the trajectory holds no choice of the model; keep response.choices[
 NOT_CONTINUED = "not continued"
 FAILED = "its call failed before the answer was whole"
 LEFT = "its client left before it had the whole answer, and went on from another"
+EVALUATION = "its rollout is for evaluation, which is never trained; open it with purpose train"
+INFRA = "its rollout ended as infra_error, whose reward is not the agent's"
+BARRED = {RolloutStatus.EVALUATED: Fate.EVALUATION, RolloutStatus.INFRA_ERROR: Fate.FILTERED}
+"""The fates of choices whose rollout is never trained."""
 NO_SUCH_CALL = (
     "no call of this server produced this choice; keep the choices as the server returned them,"
     " and train with the server that sampled them"
@@ -44,8 +50,12 @@ class Selection:
     picks: list[Pick] = field(default_factory=list)
     reason: str = ""
     """Of the first choice that found no call."""
+    status: RolloutStatus = RolloutStatus.NO_CALLS
+    """What a trajectory without picks is."""
     left_out: dict[Pick, tuple[Fate, str]] = field(default_factory=dict)
-    """Choices of a whole rollout that are not picked, and why."""
+    """Choices that are not picked, and why."""
+    barred: list[Pick] = field(default_factory=list)
+    """Of those, the ones whose rollout is never trained."""
 
 
 class Selector:
@@ -75,6 +85,25 @@ class Selector:
             elif pick not in found.picks:
                 found.picks.append(pick)
         found.reason = found.reason or NO_CHOICE
+        return await self._allowed(found)
+
+    async def _allowed(self, found: Selection) -> Selection:
+        """The selection without choices that are never trained."""
+        for pick in list(found.picks):
+            call = await self.own.call(pick[0])
+            row = None if call is None else await self.own.rollout(call.rollout_id)
+            if call is None or row is None:
+                continue
+            fate = next(item.fate for item in call.choices if item.index == pick[1])
+            refused = barred(row, fate)
+            if refused is None:
+                continue
+            status, reason = refused
+            found.picks.remove(pick)
+            found.barred.append(pick)
+            found.left_out[pick] = BARRED[status], reason
+            if len(found.barred) == 1:
+                found.status, found.reason = status, reason
         return found
 
     async def _find(self, choice: GivenChoice, rollout_id: str | None) -> Pick | str:
@@ -140,7 +169,7 @@ class Selector:
         if calls and not found.picks:
             reasons = sorted({reason for _, reason in found.left_out.values()})
             found.reason = f"none of its calls can be trained: {'; '.join(reasons)}"
-        return found
+        return await self._allowed(found)
 
     def _refused(
         self, call: CallRecord, choice: ChoiceRecord, continued: set[str | None]
@@ -169,6 +198,19 @@ class Selector:
                 if len(prompt) >= len(past) and np.array_equal(prompt[: len(past)], past):
                     return index
         return indices[0]
+
+
+def barred(row: RolloutRow, fate: Fate = Fate.PENDING) -> tuple[RolloutStatus, str] | None:
+    """Why nothing of a rollout is ever trained, or a choice of this fate is not, whatever hands it over.
+
+    What measured a model must not teach it, and where a part of ART failed the reward is not the agent's. A rollout
+    that a restart of the server interrupted may have been complete: the program that hands it over knows.
+    """
+    if row.purpose is Purpose.EVALUATE or row.status is RolloutStatus.EVALUATED or fate is Fate.EVALUATION:
+        return RolloutStatus.EVALUATED, EVALUATION
+    if row.status is RolloutStatus.INFRA_ERROR and row.reason != INTERRUPTED:
+        return RolloutStatus.INFRA_ERROR, f"{INFRA}: {row.reason}".rstrip(": ")
+    return None
 
 
 def choices_of(trajectory: TrajectoryIn) -> Iterator[dict[str, Any]]:
