@@ -132,6 +132,25 @@ def test_step_zero_is_the_base_model(trainer: Trainer, recorder: Recorder) -> No
     assert info == trainer.prepare_model(recorder.prepare())
 
 
+@pytest.mark.parametrize(
+    ("rewards", "reason"),
+    [
+        ([0.5, 0.5], "all rewards of its group are equal (0.5)"),
+        (
+            [1e9, 1e9 + 1],
+            "all rewards of its group are equal for their size: they differ by 1, from 1000000000 to 1000000001,"
+            " and up to 1000 counts as equal (1e-6 of the largest, at least 1e-6)",
+        ),
+    ],
+)
+def test_how_equal_rewards_are_equal_is_said(
+    trainer: Trainer, recorder: Recorder, rewards: list[float], reason: str
+) -> None:
+    outcome = run(trainer, recorder.job([group(recorder, rewards)]))
+    assert not outcome.published
+    assert {item.reason for item in outcome.rollouts} == {reason}
+
+
 def test_a_model_can_start_from_an_adapter(trainer: Trainer, recorder: Recorder, tmp_path: Path) -> None:
     run(trainer, recorder.job([group(recorder, [0, 1])]))
     adapter = step_folder(recorder, 1)

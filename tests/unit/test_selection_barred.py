@@ -88,7 +88,9 @@ def test_it_is_left_out_with_its_reason(
         left = spec.trajectories[0]
         assert left.outcome is not None
         assert left.outcome.status is status
-        assert ("evaluation" if status is RolloutStatus.EVALUATED else "the engine died") in left.outcome.reason
+        assert (
+            "evaluation" if status is RolloutStatus.EVALUATED else "the engine died"
+        ) in left.outcome.reason
         assert left.rollout_ids == ["r"], "its status is settled with the batch"
         assert ("r" in [change.rollout_id for change in batch.rewards]) is rewarded
         pending = (await store.calls_of("r"))[0].choices[0].fate is Fate.PENDING

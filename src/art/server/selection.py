@@ -112,6 +112,8 @@ class Selector:
         if mark is None:
             return await self._match(choice, rollout_id)
         call = await self.own.call(mark.call_id)
+        if call is None and (other := await self.own.neighbour(mark.call_id)) is not None:
+            return f"the choice belongs to a rollout of {other}; it is trained in a batch of that model"
         if call is None or not any(item.index == mark.choice for item in call.choices):
             return NO_SUCH_CALL
         if not self.own.sampled(call):

@@ -206,7 +206,9 @@ def decided(call: CallRecord, status: RolloutStatus) -> CallRecord:
     if late is None:
         return call
     choices = [
-        choice.model_copy(update={"fate": late[0], "reason": late[1]}) if choice.fate is Fate.PENDING else choice
+        choice.model_copy(update={"fate": late[0], "reason": late[1]})
+        if choice.fate is Fate.PENDING
+        else choice
         for choice in call.choices
     ]
     return call.model_copy(update={"choices": choices})

@@ -182,9 +182,11 @@ class CheckpointStore:
         if not others:
             return f"no other step is there; {advice}, or register the model under another name"
         listed = ", ".join(map(str, others))
+        # <path>/<project>/models/<name>/checkpoints
+        model = f"{self.root.parents[2].name}/{self.root.parent.name}"
         return (
-            f"the steps {listed} are there; {advice}, or go on from one of them: register a model under another "
-            f"name with initial_adapter={str(self.folder(others[-1]))!r}"
+            f"the steps {listed} are there; {advice}, or make one of them the latest: "
+            f"art checkpoint rollback {others[-1]} --model {model}"
         )
 
     def find_job(self, job_id: str, *, after: int) -> TrainOutcome | None:
