@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import openai
 import pytest
 from chat_kit import SCRIPT, Served, says
+
+from art.errors import Conflict, InfraError
+from art.server.api_rollouts import finish_rollout
+from art.server.sessions import Sessions
+from art.store.records import RolloutRow
+from art.store.store import Store
+from art.types.policy import RolloutStatus
+from art.types.wire import FinishRollout
 
 MODEL = "tests/alpha"
 
@@ -61,3 +72,45 @@ def test_a_call_that_takes_too_long_is_stopped_and_recorded(slow: Served) -> Non
 
 def test_a_rollout_that_nobody_called_still_says_so(slow: Served) -> None:
     assert finish(slow, slow.open())["status"] == "no_calls"
+
+
+def test_a_finish_that_could_not_be_written_leaves_the_rollout_open(tmp_path: Path) -> None:
+    class Full(Store):
+        """The disk is full while `full`."""
+
+        full = True
+
+        async def finish_rollout(
+            self, rollout_id: str, status: RolloutStatus = RolloutStatus.FINISHED, reason: str = ""
+        ) -> RolloutRow:
+            if self.full:
+                raise InfraError("the store could not write", cause="disk full")
+            return await super().finish_rollout(rollout_id, status, reason)
+
+    async def main() -> None:
+        store = await Full.open(tmp_path)
+        assert isinstance(store, Full)
+        nobody: Any = SimpleNamespace()
+        sessions = Sessions(store, nobody, nobody, url="", max_waiting=1)
+        entry: Any = SimpleNamespace(key=("p", "m"), sessions={0: 0})
+        session = await sessions._start(
+            RolloutRow(rollout_id="r", project="p", model="m", step=0), entry, aliases=True
+        )
+        call: Any = SimpleNamespace(
+            body=lambda kind: FinishRollout(),
+            param=lambda name: "r",
+            gateway=SimpleNamespace(store=store, sessions=sessions),
+            principal=SimpleNamespace(project=None),
+        )
+        with pytest.raises(InfraError, match="could not write"):
+            await finish_rollout(call)
+        with session.inside():
+            pass  # the agent's next call is taken
+        store.full = False
+        assert (await finish_rollout(call)).status is RolloutStatus.NO_CALLS
+        with pytest.raises(Conflict, match="is being ended"), session.inside():
+            pass
+        assert entry.sessions == {0: 0}
+        await store.close()
+
+    asyncio.run(main())

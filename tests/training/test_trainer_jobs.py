@@ -27,7 +27,7 @@ from art.trainer.base_models import describe
 from art.trainer.checkpoint import CheckpointStore, delete_checkpoint, file_sha256
 from art.trainer.figures import check_finite
 from art.trainer.jobs import Trainer
-from art.trainer.protocol import SET_ASIDE, Progress, TrainJob, TrainOutcome
+from art.trainer.protocol import SET_ASIDE, CheckpointInfo, Progress, TrainJob, TrainOutcome
 from art.types.policy import Fate, RolloutStatus
 
 PROMPT = [10, 20, 30, 40, 50]
@@ -132,6 +132,25 @@ def test_step_zero_is_the_base_model(trainer: Trainer, recorder: Recorder) -> No
     assert info == trainer.prepare_model(recorder.prepare())
 
 
+@pytest.mark.parametrize(
+    ("rewards", "reason"),
+    [
+        ([0.5, 0.5], "all rewards of its group are equal (0.5)"),
+        (
+            [1e9, 1e9 + 1],
+            "all rewards of its group are equal for their size: they differ by 1, from 1000000000 to 1000000001,"
+            " and up to 1000 counts as equal (1e-6 of the largest, at least 1e-6)",
+        ),
+    ],
+)
+def test_how_equal_rewards_are_equal_is_said(
+    trainer: Trainer, recorder: Recorder, rewards: list[float], reason: str
+) -> None:
+    outcome = run(trainer, recorder.job([group(recorder, rewards)]))
+    assert not outcome.published
+    assert {item.reason for item in outcome.rollouts} == {reason}
+
+
 def test_a_model_can_start_from_an_adapter(trainer: Trainer, recorder: Recorder, tmp_path: Path) -> None:
     run(trainer, recorder.job([group(recorder, [0, 1])]))
     adapter = step_folder(recorder, 1)
@@ -147,6 +166,37 @@ def test_a_model_can_start_from_an_adapter(trainer: Trainer, recorder: Recorder,
     assert "16" in caught.value.cause
     with pytest.raises(NotFound, match="no PEFT adapter"):
         trainer.prepare_model(wrong.prepare(initial_adapter=str(tmp_path)))
+
+
+def test_what_a_registration_left_behind_is_not_the_next_models_start(
+    trainer: Trainer, recorder: Recorder, tmp_path: Path
+) -> None:
+    """Killed before the model was recorded, then asked for again with another beginning."""
+    run(trainer, recorder.job([group(recorder, [0, 1])]))
+    trained = step_folder(recorder, 1)
+    half = Recorder(tmp_path / "half", recorder.base)
+
+    def served(info: CheckpointInfo) -> tuple[str, str]:
+        assert published(half) == [info.step], "nothing of the other one is beside it"
+        return Path(info.path).name, file_sha256(Path(info.path) / "adapter_model.safetensors")
+
+    started = served(trainer.prepare_model(half.prepare(initial_adapter=str(trained))))
+    assert started == ("0000", file_sha256(trained / "adapter_model.safetensors"))
+    other = served(trainer.prepare_model(half.prepare(initial_adapter=str(step_folder(recorder, 0)))))
+    assert other == ("0000", file_sha256(step_folder(recorder, 0) / "adapter_model.safetensors"))
+    forked = served(trainer.prepare_model(half.prepare(fork_of=str(trained))))
+    assert forked == ("0001", started[1])
+    kept = trainer.prepare_model(half.prepare(fork_of=str(trained)))
+    assert kept == trainer.prepare_model(half.prepare(fork_of=str(trained))), "the same one is kept"
+    fresh = trainer.prepare_model(half.prepare())
+    assert fresh.is_base
+    half.lora = LoraConfig(r=16)
+    wider = trainer.prepare_model(half.prepare())
+    assert served(wider)[0] == "0000"
+    tensors = load_file(Path(wider.path) / "adapter_model.safetensors")
+    assert {len(tensor) for name, tensor in tensors.items() if "lora_A" in name} == {16}
+    aside = sorted(path.name[:4] for path in (half.model_dir / SET_ASIDE).iterdir())
+    assert aside == ["0000", "0000", "0000", "0001"], "set aside, not lost"
 
 
 def test_the_same_job_again_returns_the_recorded_outcome(trainer: Trainer, recorder: Recorder) -> None:

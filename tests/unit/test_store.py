@@ -18,6 +18,7 @@ import pytest
 from art.config.model import ModelConfig
 from art.config.train import TrainConfig
 from art.errors import ConfigError, Conflict, InfraError, InvalidInput, NotFound
+from art.store.purge import PurgeFilter
 from art.store.records import (
     AuditRow,
     CallText,
@@ -119,7 +120,7 @@ def test_a_call_comes_back_as_it_was_stored(tmp_path: Path) -> None:
                 assert read[name].dtype == array.dtype
             assert await store.text_of("c1") == text
             assert [item.call_id for item in await store.calls_of("r1")] == ["c1", "c2"]
-            assert [item.call_id for item in await store.recent_calls("p", "m", 1)] == ["c2"]
+            assert [item.call_id for item, _ in await store.recent_calls("p", "m", 1)] == ["c2"]
             assert await store.get_call("nothing") is None
             with pytest.raises(NotFound):
                 await store.text_of("nothing")
@@ -304,6 +305,26 @@ def test_checkpoints_advance_the_latest_step(tmp_path: Path) -> None:
     run(main)
 
 
+def test_steps_of_a_registration_that_did_not_end_are_not_the_models(tmp_path: Path) -> None:
+    """The row of a model comes last: a fork's step 5 may lie in the store when the name is registered anew."""
+
+    def info(step: int) -> CheckpointInfo:
+        return CheckpointInfo(project="p", name="m", step=step, path=f"/c/{step:04d}")
+
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            await store.put_checkpoint(info(5))
+            await store.put_checkpoint(info(0))
+            await store.put_model(model_row())
+            assert [row.info.step for row in await store.list_checkpoints("p", "m")] == [0]
+            assert await store.last_step("p", "m") == 0
+            await store.put_checkpoint(info(1))
+            await store.put_model(model_row())
+            assert await store.last_step("p", "m") == 1, "a model that is there keeps its steps"
+
+    run(main)
+
+
 def test_the_same_idempotency_key_is_the_same_job(tmp_path: Path) -> None:
     def claim(ref: str, digest: str = "d") -> IdempotencyRow:
         return IdempotencyRow(scope="jobs:p/m", key="k", digest=digest, ref=ref)
@@ -363,6 +384,111 @@ def test_a_job_keeps_its_place_over_restarts_and_ends_once(tmp_path: Path) -> No
             with pytest.raises(Conflict):
                 await store.start_job("j1")
             assert await store.open_jobs() == []
+
+    run(main)
+
+
+async def train(store: Store, job_id: str, step: int, outcomes: Outcomes) -> JobResult:
+    """A job of these outcomes, from its submission to its end."""
+    await store.submit_job(job_row(job_id))
+    job = await store.start_job(job_id)
+    assert job.batch is not None
+    result = JobResult(step=step, published=True, batch=job.batch)
+    done = (await store.complete_job(job_id, result, outcomes)).info.result
+    assert done is not None
+    return done
+
+
+def outcome(status: RolloutStatus, fate: Fate, *, reason: str = "", tokens: int = 0) -> Outcomes:
+    """Of the rollout r1 and its call c1."""
+    return Outcomes(
+        rollouts=[RolloutChange(rollout_id="r1", status=status, reason=reason)],
+        choices=[ChoiceFate(call_id="c1", choice=0, fate=fate, reason=reason, trained_tokens=tokens)],
+    )
+
+
+TRAINED = outcome(RolloutStatus.TRAINED, Fate.TRAINED, tokens=2)
+
+
+def test_what_was_trained_stays_trained_and_names_every_step(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            await store.put_model(model_row())
+            await store.open_rollout(rollout())
+            await store.add_call(call(), arrays=arrays(1, 2), text=CallText())
+            assert (await train(store, "j1", 1, TRAINED)).notes == []
+            flat = outcome(RolloutStatus.ZERO_VARIANCE, Fate.FILTERED, reason="all equal")
+            await train(store, "j2", 1, flat)
+            await store.set_outcomes(outcome(RolloutStatus.EVALUATED, Fate.EVALUATION, reason="late"))
+            assert (await store.get_rollout("r1")).status is RolloutStatus.TRAINED
+            (choice,) = (await store.calls_of("r1"))[0].choices
+            assert (choice.fate, choice.trained_tokens, choice.trained_step) == (Fate.TRAINED, 2, 1)
+            for step in (4, 7):
+                done = await train(store, f"j{step}", step, TRAINED)
+            assert done.notes == ["1 rollout was trained in step 4 already"]
+            (choice,) = (await store.calls_of("r1"))[0].choices
+            assert (choice.trained_step, choice.reason) == (7, "trained before, into step 1, 4")
+
+    run(main)
+
+
+def test_a_log_changes_nothing_that_a_job_decided_meanwhile(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            await store.put_model(model_row())
+            for decided in (TRAINED, outcome(RolloutStatus.ZERO_VARIANCE, Fate.FILTERED, reason="equal")):
+                number = decided.rollouts[0].status.value
+                await store.open_rollout(rollout("r1"))
+                await store.add_call(call(), arrays=arrays(1, 2), text=CallText())
+                await store.set_outcomes(decided)
+                await store.add_history(
+                    project="p", name="m", step=0, recorded_at=number, data={"number": number}, trajectories=[],
+                    outcomes=outcome(RolloutStatus.STALE, Fate.STALE, reason="too old"),
+                )  # fmt: skip
+                row, kept = await store.get_rollout("r1"), (await store.calls_of("r1"))[0].choices[0]
+                assert (row.status, row.reason) == (decided.rollouts[0].status, decided.rollouts[0].reason)
+                assert (kept.fate, kept.reason) == (decided.choices[0].fate, decided.choices[0].reason)
+                await store.purge(PurgeFilter(project="p"))
+
+    run(main)
+
+
+def test_an_agents_failure_is_still_told_when_its_rollout_was_trained(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            await store.put_model(model_row())
+            await store.open_rollout(rollout())
+            await store.finish_rollout("r1", RolloutStatus.AGENT_ERROR, "it raised KeyError")
+            for step in (1, 2):
+                await train(store, f"j{step}", step, TRAINED)
+                row = await store.get_rollout("r1")
+                assert (row.status, row.reason) == (
+                    RolloutStatus.TRAINED,
+                    "ended as agent_error: it raised KeyError",
+                )
+
+    run(main)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["while the job runs", "after its end"])
+def test_a_call_that_ends_after_its_rollout_was_submitted_gets_a_fate(tmp_path: Path, after: bool) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            await store.put_model(model_row())
+            await store.open_rollout(rollout())
+            await store.add_call(call(), arrays=arrays(1, 2), text=CallText())
+            if after:
+                await train(store, "j1", 1, TRAINED)
+            late = await store.add_call(call("late"), arrays=arrays(1, 2), text=CallText())
+            if not after:
+                assert late.choices[0].fate is Fate.PENDING, "the job may still fail"
+                await train(store, "j1", 1, TRAINED)
+            found = {item.call_id: item.choices[0] for item in await store.calls_of("r1")}
+            assert found["c1"].fate is Fate.TRAINED
+            assert (found["late"].fate, found["late"].reason) == (
+                Fate.FILTERED,
+                "the rollout was submitted before the call ended",
+            )
 
     run(main)
 

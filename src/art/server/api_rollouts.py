@@ -75,11 +75,13 @@ async def finish_rollout(call: ApiCall) -> wire.RolloutInfo:
     store = call.gateway.store
     row = await _row(call)
     status, reason = RolloutStatus(request.status), request.reason
-    await call.gateway.sessions.drain(row.rollout_id)  # a call in flight counts as soon as it is recorded
-    calls = await _keep_verdicts(store, row)
-    if status is RolloutStatus.FINISHED and all(item.auxiliary for item in calls):
-        status, reason = RolloutStatus.NO_CALLS, NEVER_CALLED
-    row = await call.gateway.sessions.finish(row.rollout_id, status, reason)
+    async with call.gateway.sessions.ending(
+        row.rollout_id
+    ):  # a call in flight counts as soon as it is recorded
+        calls = await _keep_verdicts(store, row)
+        if status is RolloutStatus.FINISHED and all(item.auxiliary for item in calls):
+            status, reason = RolloutStatus.NO_CALLS, NEVER_CALLED
+        row = await call.gateway.sessions.finish(row.rollout_id, status, reason)
     if row.status is RolloutStatus.EVALUATED:
         await store.set_outcomes(Outcomes(choices=await evaluation_fates(store, row.rollout_id)))
     return await _info(store, row)

@@ -6,8 +6,10 @@ import uuid
 
 from art.config.train import TrainConfig
 from art.server.credit import Credit, credit_of, parts_of
-from art.server.selection import NOT_CONTINUED, Pick, Selector
+from art.server.recorded_choices import Pick
+from art.server.selection import NOT_CONTINUED, Selector, barred
 from art.store.records import JobSpec, RewardChange, SelectedTrajectory
+from art.store.rollout_rows import FAILED
 from art.store.store import Store
 from art.types.jobs import ChoiceFate, ChoiceRef, TrainGroup, TrainTrajectory
 from art.types.policy import Fate, RolloutStatus
@@ -45,6 +47,7 @@ class Batch:
                     metadata=trajectory.metadata,
                 )
                 for rollout_id in selected.rollout_ids
+                if not await self._failed(rollout_id)
             ]
             if selected.label is not None:
                 for name, part in await self._parts(selected.label, trajectory.reward, fresh):
@@ -59,10 +62,12 @@ class Batch:
         self._left_out |= selection.left_out
         fresh = [pick for pick in selection.picks if pick not in self._taken]
         self._taken.update(fresh)
-        owners = [call.rollout_id for pick in fresh if (call := await self._selector.own.call(pick[0]))]
+        named = fresh or selection.barred
+        owners = [call.rollout_id for pick in named if (call := await self._selector.own.call(pick[0]))]
         given = trajectory.rollout_id
-        if given is not None and await self._selector.own.rollout(given) is not None:
-            owners.insert(0, given)
+        row = await self._selector.own.rollout(given) if given is not None else None
+        if row is not None and not (fresh and barred(row)):
+            owners.insert(0, row.rollout_id)
         selected.rollout_ids = list(dict.fromkeys(owners))
         if fresh:
             selected.label = self._label(selected.rollout_ids[0])
@@ -71,10 +76,16 @@ class Batch:
                 group=selected.group,
                 index=selected.index,
                 rollout_id=given,
-                status=RolloutStatus.NO_CALLS,
+                status=RolloutStatus.NO_CALLS if selection.picks else selection.status,
                 reason=ALL_DUPLICATE if selection.picks else selection.reason,
             )
         return fresh
+
+    async def _failed(self, rollout_id: str) -> bool:
+        """A failure of ART or of the machine is no reward, whatever the program hands over."""
+        row = await self._selector.own.rollout(rollout_id)
+        refused = barred(row) if row is not None else None
+        return refused is not None and refused[0] is RolloutStatus.INFRA_ERROR
 
     def _label(self, rollout_id: str) -> str:
         """The rollout's id, made unique when several trajectories select calls of one rollout."""
@@ -119,9 +130,13 @@ class Batch:
     async def finish(self) -> JobSpec:
         """Give a fate to every recorded choice of the batch's rollouts that nothing selected."""
         called = {call_id for call_id, _ in self._taken}
+        await self._note_failed(called)
         rollouts = dict.fromkeys(
             rollout_id for item in self.spec.trajectories for rollout_id in item.rollout_ids
         )
+        for call_id, _ in self._left_out:  # a trajectory may hold choices of several rollouts
+            call = await self._selector.own.call(call_id)
+            rollouts |= {} if call is None else {call.rollout_id: None}
         for rollout_id in rollouts:
             await self._note_unheard(rollout_id)
             for call in await self._selector.own.calls_of(rollout_id):
@@ -137,6 +152,17 @@ class Batch:
                         ChoiceFate(call_id=call.call_id, choice=choice.index, fate=fate, reason=reason)
                     )
         return self.spec
+
+    async def _note_failed(self, call_ids: set[str]) -> None:
+        """Rollouts that are trained though they did not end well: the program decided it, and it is said."""
+        found = {call.rollout_id for name in call_ids if (call := await self._selector.own.call(name))}
+        rows = [row for name in found if (row := await self._selector.own.rollout(name))]
+        for status in FAILED:
+            count = sum(row.status is status for row in rows)
+            if count:
+                self.spec.notes.append(
+                    f"{count} of the rollouts ended as {status.value}; the reward that was handed over is trained"
+                )
 
     async def _note_unheard(self, rollout_id: str) -> None:
         """A reward for an agent that made no call changes nothing, so it is said."""

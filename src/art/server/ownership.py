@@ -48,6 +48,14 @@ class OwnRecords:
             self._calls[call_id] = call if ours else None
         return self._calls[call_id]
 
+    async def neighbour(self, call_id: str) -> str | None:
+        """`project/name` of the project's other model whose rollout holds the call; None where there is none."""
+        call = await self._store.get_call(call_id)
+        row = await self._store.find_rollout(call.rollout_id) if call is not None else None
+        if row is None or row.project != self._key[0] or row.model == self._key[1]:
+            return None
+        return f"{row.project}/{row.model}"
+
     async def calls_of(self, rollout_id: str) -> list[CallRecord]:
         """The calls of a rollout of this model, those on the side marked; none where it is no such rollout."""
         if rollout_id not in self._calls_of:

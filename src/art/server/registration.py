@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 
 from art.config.model import ModelConfig
-from art.errors import ArtError, ConfigError, Conflict, InvalidInput
+from art.errors import ArtError, ConfigError, Conflict, InvalidInput, NotFound
 from art.server.engines import EnginePool
 from art.server.files import write_json
 from art.server.versions import ModelEntry, Versions
@@ -105,10 +106,13 @@ class Registration:
             history=config.history,
             seed=config.lora.seed,
         )
+        with contextlib.suppress(NotFound):  # of a registration whose row could not be written
+            self._versions.discard(self._versions.entry(project, name))
         # The template first: a model that cannot be served leaves nothing behind.
         entry = await self._versions.add(row)
         try:
             checkpoint = await self._trainer.prepare_model(prepared)
+            self._unload(entry, checkpoint.step)
             await self._versions.publish(entry, checkpoint)
         except BaseException:
             self._versions.discard(entry)
@@ -117,8 +121,14 @@ class Registration:
         # The row comes last: until it is there, a repeated registration does all of this again.
         await self._store.put_model(row)
         entry.row = row
+        entry.checkpoints = {checkpoint.step: checkpoint}
         await asyncio.to_thread(write_json, folder / "model.json", describe(entry).model_dump(mode="json"))
         return entry
+
+    def _unload(self, entry: ModelEntry, step: int) -> None:
+        """Whatever an engine holds under the name was loaded by a registration that did not end."""
+        for left in {step, *entry.checkpoints}:
+            self._versions.lost(entry, left)
 
     def _warm(self, entry: ModelEntry) -> None:
         """Start the engine now, so that the first call does not wait for it."""

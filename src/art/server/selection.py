@@ -14,27 +14,29 @@ from typing import Any
 import numpy as np
 
 from art.errors import InvalidInput
-from art.server.given_choice import Essence, GivenChoice, GivenMessage
+from art.server.given_choice import GivenChoice
 from art.server.ownership import OwnRecords
+from art.server.recorded_choices import Pick, RecordedChoices
+from art.server.recovery import INTERRUPTED
+from art.store.records import RolloutRow
 from art.store.store import Store
-from art.types.policy import Fate
+from art.types.policy import Fate, Purpose, RolloutStatus
 from art.types.tokens import CallRecord, ChoiceRecord
 from art.types.wire import TrajectoryIn
-
-Pick = tuple[str, int]
-"""(call id, choice index)."""
 
 SEARCHED_CALLS = 5000
 """Newest calls of the model among which a choice without its art field is looked for."""
 UNDELIVERED = ("error", "cancelled")
 """Finish reasons of choices whose call failed, or whose client left before they were whole."""
-LOGPROB_TOLERANCE = 1e-4
-"""Recorded log-probabilities are float32 and reach the program as decimal text."""
 
 NO_CHOICE = "the trajectory holds no choice of the model; keep response.choices[0] in messages_and_choices"
 NOT_CONTINUED = "not continued"
 FAILED = "its call failed before the answer was whole"
 LEFT = "its client left before it had the whole answer, and went on from another"
+EVALUATION = "its rollout is for evaluation, which is never trained; open it with purpose train"
+INFRA = "its rollout ended as infra_error, whose reward is not the agent's"
+BARRED = {RolloutStatus.EVALUATED: Fate.EVALUATION, RolloutStatus.INFRA_ERROR: Fate.FILTERED}
+"""The fates of choices whose rollout is never trained."""
 NO_SUCH_CALL = (
     "no call of this server produced this choice; keep the choices as the server returned them,"
     " and train with the server that sampled them"
@@ -48,8 +50,12 @@ class Selection:
     picks: list[Pick] = field(default_factory=list)
     reason: str = ""
     """Of the first choice that found no call."""
+    status: RolloutStatus = RolloutStatus.NO_CALLS
+    """What a trajectory without picks is."""
     left_out: dict[Pick, tuple[Fate, str]] = field(default_factory=dict)
-    """Choices of a whole rollout that are not picked, and why."""
+    """Choices that are not picked, and why."""
+    barred: list[Pick] = field(default_factory=list)
+    """Of those, the ones whose rollout is never trained."""
 
 
 class Selector:
@@ -60,7 +66,8 @@ class Selector:
         self._project = project
         self._name = name
         self.own = OwnRecords(store, project, name)
-        self._recent: list[CallRecord] | None = None
+        self._recorded: dict[str | None, RecordedChoices] = {}
+        """By rollout; None: of the newest calls."""
 
     async def select(self, trajectory: TrajectoryIn) -> Selection:
         """The calls of one trajectory. InvalidInput when a choice is none, or could be several calls."""
@@ -78,6 +85,25 @@ class Selector:
             elif pick not in found.picks:
                 found.picks.append(pick)
         found.reason = found.reason or NO_CHOICE
+        return await self._allowed(found)
+
+    async def _allowed(self, found: Selection) -> Selection:
+        """The selection without choices that are never trained."""
+        for pick in list(found.picks):
+            call = await self.own.call(pick[0])
+            row = None if call is None else await self.own.rollout(call.rollout_id)
+            if call is None or row is None:
+                continue
+            fate = next(item.fate for item in call.choices if item.index == pick[1])
+            refused = barred(row, fate)
+            if refused is None:
+                continue
+            status, reason = refused
+            found.picks.remove(pick)
+            found.barred.append(pick)
+            found.left_out[pick] = BARRED[status], reason
+            if len(found.barred) == 1:
+                found.status, found.reason = status, reason
         return found
 
     async def _find(self, choice: GivenChoice, rollout_id: str | None) -> Pick | str:
@@ -86,6 +112,8 @@ class Selector:
         if mark is None:
             return await self._match(choice, rollout_id)
         call = await self.own.call(mark.call_id)
+        if call is None and (other := await self.own.neighbour(mark.call_id)) is not None:
+            return f"the choice belongs to a rollout of {other}; it is trained in a batch of that model"
         if call is None or not any(item.index == mark.choice for item in call.choices):
             return NO_SUCH_CALL
         if not self.own.sampled(call):
@@ -94,41 +122,32 @@ class Selector:
 
     async def _match(self, choice: GivenChoice, rollout_id: str | None) -> Pick | str:
         """Find a choice without its art field: same text, same log-probabilities."""
-        wanted = choice.logprobs.values() if choice.logprobs is not None else None
-        message = choice.message.essence()
-        if rollout_id is not None and await self.own.rollout(rollout_id) is not None:
-            calls = await self.own.calls_of(rollout_id)
-        else:
-            if self._recent is None:
-                self._recent = await self._store.recent_calls(self._project, self._name, SEARCHED_CALLS)
-            calls = self._recent
-        matches: list[Pick] = []
-        for call in calls:
-            if not self.own.sampled(call):
-                continue
-            for item in call.choices:
-                if wanted is not None and item.token_count != len(wanted):
-                    continue
-                if await self._same(call, item.index, message, wanted):
-                    matches.append((call.call_id, item.index))
+        essence = choice.message.essence()
+        recorded = await self._recorded_in(rollout_id)
+        matches = await recorded.matching(essence, choice.logprobs.values() if choice.logprobs else None)
         if len(matches) > 1:
             raise InvalidInput(
-                f"a choice fits {len(matches)} recorded calls: {message[0][:80]!r}",
+                f"a choice fits {len(matches)} recorded calls: {essence[0][:80]!r}",
                 cause="it lost its art field, and its text and log-probabilities are not unique",
                 hint="keep response.choices[0] as the server returned it (model_dump and copies keep the field)",
             )
         return matches[0] if matches else NO_SUCH_CALL
 
-    async def _same(self, call: CallRecord, index: int, message: Essence, wanted: list[float] | None) -> bool:
-        text = await self._store.text_of(call.call_id)
-        if index >= len(text.completions):
-            return False
-        if GivenMessage.model_validate(text.completions[index]).essence() != message:
-            return False
-        if wanted is None or call.blob is None:
-            return True
-        recorded = (await self._store.read_arrays(call.blob))[f"c{index}.logprobs"]
-        return bool(np.allclose(recorded, np.asarray(wanted), atol=LOGPROB_TOLERANCE, rtol=0))
+    async def _recorded_in(self, rollout_id: str | None) -> RecordedChoices:
+        """The choices of a rollout of this model; of the model's newest calls where it is no such rollout."""
+        if rollout_id is not None and await self.own.rollout(rollout_id) is None:
+            rollout_id = None
+        if rollout_id not in self._recorded:
+            if rollout_id is None:
+                calls = await self._store.recent_calls(self._project, self._name, SEARCHED_CALLS)
+            else:
+                calls = [
+                    (call, (await self._store.text_of(call.call_id)).completions)
+                    for call in await self.own.calls_of(rollout_id)
+                ]
+            ours = [(call, said) for call, said in calls if self.own.sampled(call)]
+            self._recorded[rollout_id] = RecordedChoices(self._store, ours)
+        return self._recorded[rollout_id]
 
     async def whole_rollout(self, rollout_id: str) -> Selection:
         """What training a whole rollout takes of it: every choice that reached its agent, and no call on the side."""
@@ -152,7 +171,7 @@ class Selector:
         if calls and not found.picks:
             reasons = sorted({reason for _, reason in found.left_out.values()})
             found.reason = f"none of its calls can be trained: {'; '.join(reasons)}"
-        return found
+        return await self._allowed(found)
 
     def _refused(
         self, call: CallRecord, choice: ChoiceRecord, continued: set[str | None]
@@ -181,6 +200,19 @@ class Selector:
                 if len(prompt) >= len(past) and np.array_equal(prompt[: len(past)], past):
                     return index
         return indices[0]
+
+
+def barred(row: RolloutRow, fate: Fate = Fate.PENDING) -> tuple[RolloutStatus, str] | None:
+    """Why nothing of a rollout is ever trained, or a choice of this fate is not, whatever hands it over.
+
+    What measured a model must not teach it, and where a part of ART failed the reward is not the agent's. A rollout
+    that a restart of the server interrupted may have been complete: the program that hands it over knows.
+    """
+    if row.purpose is Purpose.EVALUATE or row.status is RolloutStatus.EVALUATED or fate is Fate.EVALUATION:
+        return RolloutStatus.EVALUATED, EVALUATION
+    if row.status is RolloutStatus.INFRA_ERROR and row.reason != INTERRUPTED:
+        return RolloutStatus.INFRA_ERROR, f"{INFRA}: {row.reason}".rstrip(": ")
+    return None
 
 
 def choices_of(trajectory: TrajectoryIn) -> Iterator[dict[str, Any]]:

@@ -74,8 +74,8 @@ class Session:
     running: int = 0
     """Calls that are planned or sampled."""
     runs: set[Stoppable] = field(default_factory=set)
-    ending: bool = False
-    """It takes no more calls; the running ones may end."""
+    endings: int = 0
+    """Requests that are ending it."""
     stopped: bool = False
     """Its calls were ended."""
     left: asyncio.Event = field(default_factory=asyncio.Event)
@@ -95,6 +95,16 @@ class Session:
     def rule(self) -> Sampling:
         """Whose sampling parameters hold."""
         return self.row.sampling
+
+    @property
+    def ending(self) -> bool:
+        """It takes no more calls; the running ones may end."""
+        return self.endings > 0
+
+    def reopen(self) -> None:
+        """An ending was not written: the agent may go on, unless another request ends it."""
+        self.endings -= 1
+        self.stopped = self.stopped and self.ending
 
     def seconds_left(self) -> float | None:
         """Wall time that the limits leave; None is unlimited."""
@@ -147,7 +157,7 @@ class Session:
 
         What they sampled is recorded when this returns.
         """
-        self.ending = True
+        self.endings += 1
         for left in self.answers.unread():  # its client will not come back
             left.stop(ending(self.id))
         if await self._quiet(seconds):

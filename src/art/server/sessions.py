@@ -11,7 +11,8 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from art.errors import Conflict, NotFound
@@ -138,11 +139,22 @@ class Sessions:
         session = self._open.get(rollout_id)
         return 0 if session is None else session.failed
 
-    async def drain(self, rollout_id: str, seconds: float = DRAIN_SECONDS) -> None:
-        """Let the running calls of a rollout end, or end them, before it is decided what became of it."""
+    @asynccontextmanager
+    async def ending(self, rollout_id: str, seconds: float = DRAIN_SECONDS) -> AsyncGenerator[None, None]:
+        """Let the running calls of a rollout end, or end them, before it is decided in the `with` what became of it.
+
+        Where that fails (a full disk), the rollout is as open as before.
+        """
         session = self._open.get(rollout_id)
-        if session is not None:
-            await session.drain(seconds)
+        if session is None:
+            yield
+            return
+        await session.drain(seconds)
+        try:
+            yield
+        except Exception:
+            session.reopen()
+            raise
 
     async def stop(self) -> None:
         """The server ends: end the calls whose clients have gone, and record them."""

@@ -11,6 +11,9 @@ from art.store.sql import Conn, Row, dumps, insert, loads, one, rows
 from art.types.policy import SamplingParams
 from art.types.tokens import BlobRef, CallRecord, ChoiceRecord
 
+Answered = tuple[CallRecord, list[dict[str, Any]]]
+"""A call and its completions, by choice index."""
+
 _PLAIN = (
     "call_id",
     "rollout_id",
@@ -138,18 +141,18 @@ def history_of(conn: Conn, call_id: str) -> list[dict[str, Any]]:
     return messages
 
 
-def recent_calls(conn: Conn, project: str, model: str, limit: int) -> list[CallRecord]:
+def recent_calls(conn: Conn, project: str, model: str, limit: int) -> list[Answered]:
     """The newest calls of a model, newest first: where a choice without its art field is looked for."""
     found = rows(
         conn,
-        "SELECT call_id FROM calls JOIN rollouts USING (rollout_id)"
+        "SELECT call_id, json_extract(text, '$.completions') AS said FROM calls JOIN rollouts USING (rollout_id)"
         " WHERE project = ? AND model = ? ORDER BY calls.rowid DESC LIMIT ?",
         project,
         model,
         limit,
     )
-    calls = (get_call(conn, row["call_id"]) for row in found)
-    return [call for call in calls if call is not None]
+    calls = [(get_call(conn, row["call_id"]), loads(row["said"])) for row in found]
+    return [(call, said) for call, said in calls if call is not None]
 
 
 def judge(conn: Conn, rollout_id: str, verdicts: Mapping[str, str | None]) -> None:

@@ -23,10 +23,17 @@ def _model(row: Row) -> ModelRow:
 
 
 def put_model(conn: Conn, model: ModelRow) -> ModelRow:
-    """Insert a model; one that exists is returned as it stands."""
+    """Insert a model; one that exists is returned as it stands.
+
+    Checkpoints beside its step are those of registrations of the name that did not end: they are forgotten.
+    """
     existing = get_model(conn, model.project, model.name)
     if existing is not None:
         return existing
+    conn.execute(
+        "DELETE FROM checkpoints WHERE project = ? AND name = ? AND step != ?",
+        (model.project, model.name, model.step),
+    )
     values = model.model_dump(mode="json")
     for name in ("config", "base", "notes"):
         values[name] = dumps(values[name])

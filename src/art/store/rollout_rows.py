@@ -8,8 +8,11 @@ from art.errors import Conflict, NotFound
 from art.store import call_rows
 from art.store.records import Outcomes, RewardChange, RolloutFilter, RolloutRow
 from art.store.sql import Conn, Row, dumps, insert, loads, one
-from art.types.policy import RolloutStatus
+from art.types.policy import Fate, RolloutStatus
+from art.types.tokens import CallRecord
 
+LATE = "the rollout was submitted before the call ended"
+MEASURED = "the rollout was evaluated before the call ended"
 _JSON = ("limits", "metrics", "metadata", "agent_rewards")
 
 
@@ -124,25 +127,115 @@ def interrupt_running(conn: Conn, reason: str) -> int:
     return done.rowcount
 
 
-def set_outcomes(conn: Conn, outcomes: Outcomes) -> None:
-    """Statuses and fates together. Naming what does not exist changes nothing."""
+WAITING = (RolloutStatus.RUNNING, RolloutStatus.FINISHED)
+"""A rollout of which nothing has been decided yet."""
+FAILED = (RolloutStatus.AGENT_ERROR, RolloutStatus.INFRA_ERROR)
+AGAIN = "trained before, into step "
+
+
+def set_outcomes(conn: Conn, outcomes: Outcomes, *, waiting_only: bool = False) -> None:
+    """Statuses and fates together. Naming what does not exist changes nothing.
+
+    What was trained stays so, whatever is decided of it later; with `waiting_only` everything that was decided does.
+    """
     now = time.time()
+    for change in outcomes.rollouts:
+        row = find_rollout(conn, change.rollout_id)
+        if row is None or not _replaces(change.status, row.status, waiting_only=waiting_only):
+            continue
+        conn.execute(
+            "UPDATE rollouts SET status = ?, reason = ?, ended_at = COALESCE(ended_at, ?) WHERE rollout_id = ?",
+            (change.status.value, _with_the_end(change.reason, row), now, change.rollout_id),
+        )
     conn.executemany(
-        "UPDATE rollouts SET status = ?, reason = ?, ended_at = COALESCE(ended_at, ?) WHERE rollout_id = ?",
-        [(change.status.value, change.reason, now, change.rollout_id) for change in outcomes.rollouts],
-    )
-    conn.executemany(
-        "UPDATE choices SET fate = ?, reason = ?, trained_tokens = ? WHERE call_id = ? AND choice = ?",
-        [
-            (fate.fate.value, fate.reason, fate.trained_tokens, fate.call_id, fate.choice)
-            for fate in outcomes.choices
-        ],
+        "UPDATE choices SET fate = :fate, reason = :reason, trained_tokens = :trained_tokens"
+        " WHERE call_id = :call_id AND choice = :choice AND (fate = 'pending' OR NOT :waiting)"
+        " AND (fate != 'trained' OR :fate = 'trained')",
+        [{**fate.model_dump(mode="json"), "waiting": waiting_only} for fate in outcomes.choices],
     )
 
 
-def set_trained_step(conn: Conn, outcomes: Outcomes, step: int) -> None:
-    """The step that the trained choices went into."""
-    conn.executemany(
-        "UPDATE choices SET trained_step = ? WHERE call_id = ? AND choice = ? AND fate = 'trained'",
-        [(step, fate.call_id, fate.choice) for fate in outcomes.choices],
-    )
+def _replaces(new: RolloutStatus, old: RolloutStatus, *, waiting_only: bool) -> bool:
+    """Whether a decision changes a status, or its reason."""
+    if old in WAITING:
+        return True
+    if waiting_only or new in WAITING:
+        return False
+    if old is RolloutStatus.TRAINED:
+        return new is RolloutStatus.TRAINED
+    return new is not old or old not in (*FAILED, RolloutStatus.EVALUATED)  # whose first reason stays
+
+
+def _with_the_end(reason: str, row: RolloutRow) -> str:
+    """The reason of a new status; that an agent had failed is kept, though its rollout is trained."""
+    if row.status in FAILED:
+        reason = "; ".join(filter(None, (reason, f"ended as {row.status.value}: {row.reason}".rstrip(": "))))
+    return reason or (row.reason if row.status is RolloutStatus.TRAINED else "")
+
+
+def set_trained(conn: Conn, outcomes: Outcomes, step: int) -> list[str]:
+    """The outcomes of a batch that ended at `step`, and what a person should know of them.
+
+    A choice names every step it went into: the newest as its `trained_step`, those before in its reason.
+    """
+    before: dict[tuple[str, int], tuple[int, str]] = {}
+    rollouts: dict[int, set[str]] = {}
+    trained = [fate for fate in outcomes.choices if fate.fate is Fate.TRAINED]
+    for fate in trained:
+        row = one(
+            conn,
+            "SELECT trained_step, reason, rollout_id FROM choices JOIN calls USING (call_id)"
+            " WHERE call_id = ? AND choice = ? AND fate = 'trained' AND trained_step IS NOT NULL",
+            fate.call_id,
+            fate.choice,
+        )
+        if row is not None:
+            before[fate.call_id, fate.choice] = row["trained_step"], row["reason"]
+            rollouts.setdefault(row["trained_step"], set()).add(row["rollout_id"])
+    set_outcomes(conn, outcomes)
+    for fate in trained:
+        earlier, reason = before.get((fate.call_id, fate.choice), (None, fate.reason))
+        if earlier is not None:
+            reason = f"{reason}, {earlier}" if reason.startswith(AGAIN) else f"{AGAIN}{earlier}"
+        conn.execute(
+            "UPDATE choices SET trained_step = ?, reason = ? WHERE call_id = ? AND choice = ?",
+            (step, reason, fate.call_id, fate.choice),
+        )
+    _settle_late(conn, outcomes)
+    return [
+        f"{len(names)} {'rollout was' if len(names) == 1 else 'rollouts were'} trained in step {earlier} already"
+        for earlier, names in sorted(rollouts.items())
+    ]
+
+
+def late_fate(status: RolloutStatus) -> tuple[Fate, str] | None:
+    """The fate of a choice that is recorded when its rollout has been decided already; None while it waits."""
+    if status in (*WAITING, *FAILED):
+        return None
+    return (Fate.EVALUATION, MEASURED) if status is RolloutStatus.EVALUATED else (Fate.FILTERED, LATE)
+
+
+def decided(call: CallRecord, status: RolloutStatus) -> CallRecord:
+    """The call as it is recorded in a rollout that stands at `status`."""
+    late = late_fate(status)
+    if late is None:
+        return call
+    choices = [
+        choice.model_copy(update={"fate": late[0], "reason": late[1]})
+        if choice.fate is Fate.PENDING
+        else choice
+        for choice in call.choices
+    ]
+    return call.model_copy(update={"choices": choices})
+
+
+def _settle_late(conn: Conn, outcomes: Outcomes) -> None:
+    """Choices that were recorded between the submission of the batch and its end: nobody will decide on them later."""
+    for change in outcomes.rollouts:
+        found = late_fate(change.status)
+        if found is not None:
+            conn.execute(
+                "UPDATE choices SET fate = ?, reason = ? WHERE fate = 'pending'"
+                " AND call_id IN (SELECT call_id FROM calls WHERE rollout_id = ?)",
+                (found[0].value, found[1], change.rollout_id),
+            )

@@ -130,7 +130,7 @@ class Store:
                 trajectories=kept,
             )
             if new:
-                rollout_rows.set_outcomes(conn, outcomes)
+                rollout_rows.set_outcomes(conn, outcomes, waiting_only=True)
             return new
 
         return await self._db.write(run)
@@ -207,7 +207,7 @@ class Store:
         def run(conn: Conn) -> CallRecord:
             rollout = rollout_rows.get_rollout(conn, call.rollout_id)
             ref = self.blobs.append(blob_path(rollout.project, call.rollout_id), kept)
-            stored = call.model_copy(update={"blob": ref})
+            stored = rollout_rows.decided(call.model_copy(update={"blob": ref}), rollout.status)
             call_rows.add_call(conn, stored, words)
             return stored
 
@@ -228,8 +228,8 @@ class Store:
         """How the choices of a call ended for the client, once that is known."""
         await self._db.write(lambda conn: call_rows.set_finish_reasons(conn, call_id, reasons))
 
-    async def recent_calls(self, project: str, model: str, limit: int) -> list[CallRecord]:
-        """A model's newest calls, newest first."""
+    async def recent_calls(self, project: str, model: str, limit: int) -> list[call_rows.Answered]:
+        """A model's newest calls with their completions, newest first."""
         return await self._db.read(lambda conn: call_rows.recent_calls(conn, project, model, limit))
 
     async def text_of(self, call_id: str) -> CallText:
@@ -341,10 +341,10 @@ class Store:
             job = job_rows.get_job(conn, job_id)
             if job.info.status not in job_rows.OPEN:
                 return job
-            rollout_rows.set_outcomes(conn, outcomes)
-            rollout_rows.set_trained_step(conn, outcomes, result.step)
-            job_rows.count_batch(conn, job, result)
-            return job_rows.end_job(conn, job_id, status="succeeded", result=result, error=None)
+            notes = rollout_rows.set_trained(conn, outcomes, result.step)
+            done = result.model_copy(update={"notes": [*result.notes, *notes]})
+            job_rows.count_batch(conn, job, done)
+            return job_rows.end_job(conn, job_id, status="succeeded", result=done, error=None)
 
         return await self._db.write(run)
 

@@ -166,7 +166,7 @@ def _has_signal(members: Sequence[Member], config: TrainConfig, *, of: int) -> b
             alone = f"the only one of its group's {of} rollouts that can be trained"
         reason = f"{alone}: there is nothing to compare its reward with"
     elif members and not advantages.has_spread(rewards_G):
-        reason = f"all rewards of its group are equal ({members[0].judged:g})"
+        reason = f"all rewards of its group are equal{_spread(rewards_G)}"
     elif members and not in_range(rewards_G, config.group_mean_range):
         mean, _ = advantages.mean_and_deviation(rewards_G)
         status = RolloutStatus.FINISHED
@@ -175,6 +175,18 @@ def _has_signal(members: Sequence[Member], config: TrainConfig, *, of: int) -> b
         for member in members:
             member.leave_out(status, reason)
     return bool(members) and not reason
+
+
+def _spread(rewards_G: torch.Tensor) -> str:
+    """How equal rewards are equal: to the digit, or as far as their size tells them apart."""
+    low, high = float(rewards_G.min()), float(rewards_G.max())
+    if low == high:
+        return f" ({low:g})"
+    bound = advantages.tolerance(rewards_G)
+    return (
+        f" for their size: they differ by {high - low:g}, from {low:.17g} to {high:.17g}, and up to {bound:g} counts"
+        " as equal (1e-6 of the largest, at least 1e-6)"
+    )
 
 
 def _assign_advantages(groups: Sequence[Sequence[Member]], config: TrainConfig) -> None:

@@ -127,6 +127,11 @@ class Manifest(BaseModel):
         """Which file holds what is trained."""
         return MODEL if self.lora is None else ADAPTER
 
+    @property
+    def version(self) -> str:
+        """`project/name@step`."""
+        return f"{self.project}/{self.name}@{self.step}"
+
     def to_json(self) -> str:
         """The file's content. TrainingFailed for numbers that are not finite: they would be read back as null."""
         try:
@@ -208,11 +213,11 @@ class CheckpointStore:
         if not others:
             return f"no other step is there; {advice}, or register the model under another name"
         listed = ", ".join(map(str, others))
-        last = self.folder(others[-1])
-        option = "initial_adapter" if (last / ADAPTER).is_file() else "base_model"
+        # <path>/<project>/models/<name>/checkpoints
+        model = f"{self.root.parents[2].name}/{self.root.parent.name}"
         return (
-            f"the steps {listed} are there; {advice}, or go on from one of them: register a model under another "
-            f"name with {option}={str(last)!r}"
+            f"the steps {listed} are there; {advice}, or make one of them the latest: "
+            f"art checkpoint rollback {others[-1]} --model {model}"
         )
 
     def find_job(self, job_id: str, *, after: int) -> TrainOutcome | None:
@@ -304,8 +309,7 @@ class CheckpointStore:
         """
         origin, step = CheckpointStore(source.parent.parent), int(source.name)
         manifest = origin.manifest(step)
-        parent = f"{manifest.project}/{manifest.name}@{step}"
-        ours = {"project": project, "name": name, "history": history, "forked_from": parent}
+        ours = {"project": project, "name": name, "history": history, "forked_from": manifest.version}
         # It is no step of a job of ours: none must find its own outcome here.
         theirs = {"parent_step": None, "job_id": None, "outcome": None}
 

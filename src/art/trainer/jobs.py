@@ -29,7 +29,7 @@ from art.trainer.protocol import (
     TrainJob,
     TrainOutcome,
 )
-from art.trainer.publish import first_manifest, manifest_of
+from art.trainer.publish import first_manifest, manifest_of, starts
 from art.trainer.row_plan import RowPlan
 from art.trainer.step import Tally, Updater
 
@@ -65,13 +65,20 @@ class Trainer:
         return self._policy
 
     def prepare_model(self, request: PrepareModel) -> CheckpointInfo:
-        """Publish step 0 unless the model has steps already; leftovers of killed writes are removed."""
+        """Publish the first step of a model that is not registered yet.
+
+        What lies in its folder was left by a registration that did not end, or by a server whose store is gone. Its
+        first step is kept where it is the one asked for; all else is set aside, never served under the new name.
+        """
         store = CheckpointStore(Path(request.model_dir))
         if removed := store.remove_leftovers():
             log.info("removed unfinished checkpoints: %s", ", ".join(removed))
-        if steps := store.steps():
-            first = steps[0]
-            return store.manifest(first).info(store.folder(first))
+        steps = store.steps()
+        kept = steps[0] if steps and starts(store, steps[0], request) else None
+        if aside := store.set_aside(after=-1 if kept is None else kept):
+            log.warning("set aside, because no model had them: %s", ", ".join(map(str, aside)))
+        if kept is not None:
+            return store.manifest(kept).info(store.folder(kept))
         if request.fork_of is not None:
             return store.fork(
                 Path(request.fork_of), project=request.project, name=request.name, history=request.history

@@ -5,7 +5,7 @@ Torch-free: the gateway imports this module. The gateway holds a `Trainer` (serv
 
 Methods over the channel:
     resolve_base_model  {"name", "quantization"}  -> ResolvedBaseModel
-    prepare_model       PrepareModel    -> CheckpointInfo            (publishes step 0 unless there)
+    prepare_model       PrepareModel    -> CheckpointInfo            (publishes the first step)
     train               TrainJob        -> events Progress, result TrainOutcome   (idempotent by job_id)
     train_sft           SftJob          -> events Progress, result TrainOutcome   (idempotent by job_id)
     delete_checkpoint   {"path"}        -> {}

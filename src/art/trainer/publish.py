@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import torch
 
+from art.errors import InvalidInput, NotFound
 from art.tokens.samples import SampledChoice
-from art.trainer.checkpoint import Manifest
+from art.trainer.checkpoint import CheckpointStore, Manifest
 from art.trainer.forward import Policy
 from art.trainer.protocol import PrepareModel, SftJob, TrainJob, TrainOutcome
 
@@ -36,6 +38,27 @@ def first_manifest(request: PrepareModel, policy: Policy) -> Manifest:
         probe_logprobs=policy.probe(probe),
         created_at=0.0,
     )
+
+
+def starts(store: CheckpointStore, step: int, request: PrepareModel) -> bool:
+    """Whether the step that is there is whole and the one that `request` would publish.
+
+    An initial adapter leaves no trace by which it is known again, so what came of one never is.
+    """
+    try:
+        manifest = store.manifest(step)
+        store.load_adapter(step)
+    except (NotFound, InvalidInput):
+        return False
+    asked = (request.project, request.name, request.base.sha256, request.lora, request.history)
+    made = (manifest.project, manifest.name, manifest.base.sha256, manifest.lora, manifest.history)
+    if asked != made:
+        return False
+    if request.fork_of is None:
+        return step == 0 and manifest.is_base and not manifest.forked_from and request.initial_adapter is None
+    folder = Path(request.fork_of)
+    source = CheckpointStore(folder.parent.parent).manifest(int(folder.name))
+    return (step, manifest.forked_from, manifest.files) == (source.step, source.version, source.files)
 
 
 def manifest_of(
