@@ -282,15 +282,16 @@ def test_damaged_tokens_are_refused_by_name(tmp_path: Path) -> None:
     run(main)
 
 
-def test_checkpoints_advance_the_latest_step(tmp_path: Path) -> None:
-    def info(step: int) -> CheckpointInfo:
-        return CheckpointInfo(project="p", name="m", step=step, path=f"/c/{step}", created_at=step + 1.0)
+def checkpoint(step: int) -> CheckpointInfo:
+    return CheckpointInfo(project="p", name="m", step=step, path=f"/c/{step}", created_at=step + 1.0)
 
+
+def test_checkpoints_advance_the_latest_step(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as store:
             await store.put_model(model_row())
             for step in (0, 1, 2, 1):
-                await store.put_checkpoint(info(step), {"loss/train": 0.1 * step}, f"j{step}")
+                await store.put_checkpoint(checkpoint(step), {"loss/train": 0.1 * step}, f"j{step}")
             model = await store.get_model("p", "m")
             assert model is not None
             assert model.step == 2
@@ -363,6 +364,40 @@ def test_a_job_keeps_its_place_over_restarts_and_ends_once(tmp_path: Path) -> No
             with pytest.raises(Conflict):
                 await store.start_job("j1")
             assert await store.open_jobs() == []
+
+    run(main)
+
+
+def test_a_job_whose_place_was_taken_gets_a_new_one_and_overwrites_no_batch(tmp_path: Path) -> None:
+    def result(step: int, batch: int) -> JobResult:
+        return JobResult(step=step, published=True, batch=batch)
+
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            await store.put_model(model_row())
+            for job in ("left", "own", "later"):
+                await store.submit_job(job_row(job))
+            # A job whose step is recorded, and whose end is not, keeps its place.
+            await store.start_job("own")
+            await store.put_checkpoint(checkpoint(1), {}, "own")
+            again = await store.start_job("own")
+            assert (again.batch, again.parent_step) == (1, 0)
+            await store.complete_job("own", result(1, 1), Outcomes())
+            # One that was left behind while another took its place does not.
+            left = await store.start_job("left")
+            later = await store.start_job("later")
+            assert (left.batch, left.parent_step) == (later.batch, later.parent_step) == (2, 1)
+            await store.put_checkpoint(checkpoint(2), {}, "later")
+            await store.complete_job("later", result(2, 2), Outcomes())
+            with pytest.raises(Conflict, match="that of later"):
+                await store.complete_job("left", result(2, 2), Outcomes())
+            placed = await store.start_job("left")
+            assert (placed.batch, placed.parent_step) == (3, 2)
+            await store.complete_job("left", result(3, 3), Outcomes())
+            batches = await store._db.read(
+                lambda conn: conn.execute("SELECT batch, job_id FROM batches").fetchall()
+            )
+            assert [tuple(row) for row in batches] == [(1, "own"), (2, "later"), (3, "left")]
 
     run(main)
 

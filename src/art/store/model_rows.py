@@ -43,8 +43,17 @@ def list_models(conn: Conn) -> list[ModelRow]:
     return [_model(row) for row in rows(conn, "SELECT * FROM models ORDER BY created_at, project, name")]
 
 
-def put_checkpoint(conn: Conn, info: CheckpointInfo, metrics: dict[str, float], job_id: str | None) -> None:
-    """Record a published step and make it the latest. Repeating it changes nothing."""
+def put_checkpoint(conn: Conn, info: CheckpointInfo, metrics: dict[str, float], job_id: str | None) -> int:
+    """Record a published step and make it the latest; returns the latest. Repeating it changes nothing."""
+    known = one(
+        conn,
+        "SELECT info FROM checkpoints WHERE project = ? AND name = ? AND step = ? AND deleted_at IS NULL",
+        info.project,
+        info.name,
+        info.step,
+    )
+    if known is not None and CheckpointInfo.model_validate_json(known["info"]) == info:
+        return _latest(conn, info)
     values = {
         "project": info.project,
         "name": info.name,
@@ -60,6 +69,13 @@ def put_checkpoint(conn: Conn, info: CheckpointInfo, metrics: dict[str, float], 
         "UPDATE models SET step = MAX(step, ?) WHERE project = ? AND name = ?",
         (info.step, info.project, info.name),
     )
+    return _latest(conn, info)
+
+
+def _latest(conn: Conn, info: CheckpointInfo) -> int:
+    """The latest step of the checkpoint's model; the checkpoint's own where the model is being registered."""
+    row = one(conn, "SELECT step FROM models WHERE project = ? AND name = ?", info.project, info.name)
+    return info.step if row is None else int(row["step"])
 
 
 def list_checkpoints(conn: Conn, project: str, name: str) -> list[CheckpointRow]:

@@ -15,7 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from art.store import call_rows, job_rows, key_rows, model_rows, purge, rollout_rows, upstream_rows
+from art.store import (
+    call_rows,
+    job_changes,
+    job_rows,
+    key_rows,
+    model_rows,
+    purge,
+    rollout_rows,
+    upstream_rows,
+)
 from art.store.blobs import BlobStore
 from art.store.database import Database
 from art.store.purge import PurgeFilter
@@ -85,9 +94,9 @@ class Store:
 
     async def put_checkpoint(
         self, info: CheckpointInfo, metrics: dict[str, float] | None = None, job_id: str | None = None
-    ) -> None:
-        """Record a published step and make it the model's latest. Idempotent."""
-        await self._db.write(lambda conn: model_rows.put_checkpoint(conn, info, metrics or {}, job_id))
+    ) -> int:
+        """Record a published step and make it the model's latest; returns the latest. Idempotent."""
+        return await self._db.write(lambda conn: model_rows.put_checkpoint(conn, info, metrics or {}, job_id))
 
     async def list_checkpoints(self, project: str, name: str) -> list[CheckpointRow]:
         """Oldest first, without deleted ones."""
@@ -288,20 +297,7 @@ class Store:
         The same idempotency key returns the job it made before and changes nothing.
         """
         kept = [item.model_copy(update={"metadata": self._redact.text(item.metadata)}) for item in rewards]
-
-        def run(conn: Conn) -> JobRow:
-            if idempotency is not None:
-                ref = job_rows.claim(conn, idempotency)
-                if ref != job.info.job_id:
-                    return job_rows.get_job(conn, ref)
-            for item in kept:
-                rollout_rows.set_reward(conn, item)
-                rollout_rows.finish_rollout(conn, item.rollout_id, RolloutStatus.FINISHED, "")
-            job_rows.put_job(conn, job)
-            job_rows.add_event(conn, job.info.job_id, "queued", {})
-            return job
-
-        return await self._db.write(run)
+        return await self._db.write(lambda conn: job_changes.submit(conn, job, kept, idempotency))
 
     async def get_job(self, job_id: str) -> JobRow:
         """NotFound when there is none."""
@@ -312,21 +308,12 @@ class Store:
         return await self._db.read(job_rows.open_jobs)
 
     async def start_job(self, job_id: str, event: str = "started") -> JobRow:
-        """Mark a job running, count the attempt, and fix batch number and parent step at the first one."""
-        return await self._db.write(lambda conn: job_rows.start_job(conn, job_id, event))
+        """Mark a job running and give it its place: batch number and parent step."""
+        return await self._db.write(lambda conn: job_changes.start(conn, job_id, event))
 
     async def cancel_job(self, job_id: str) -> JobRow:
         """A queued job is cancelled at once; for a running one the wish is recorded."""
-
-        def run(conn: Conn) -> JobRow:
-            job = job_rows.get_job(conn, job_id)
-            if job.info.status == "queued":
-                return job_rows.end_job(conn, job_id, status="cancelled", result=None, error=None)
-            job.cancel_requested = True
-            job_rows.put_job(conn, job)
-            return job
-
-        return await self._db.write(run)
+        return await self._db.write(lambda conn: job_changes.cancel(conn, job_id))
 
     async def fail_job(self, job_id: str, *, status: str, error: dict[str, str]) -> JobRow:
         """End a job as `failed` or `cancelled`. Nothing it was given is lost: its rollouts stay as they were."""
@@ -336,17 +323,7 @@ class Store:
 
     async def complete_job(self, job_id: str, result: JobResult, outcomes: Outcomes) -> JobRow:
         """Success: result, statuses, fates, batch counter and event become true together."""
-
-        def run(conn: Conn) -> JobRow:
-            job = job_rows.get_job(conn, job_id)
-            if job.info.status not in job_rows.OPEN:
-                return job
-            rollout_rows.set_outcomes(conn, outcomes)
-            rollout_rows.set_trained_step(conn, outcomes, result.step)
-            job_rows.count_batch(conn, job, result)
-            return job_rows.end_job(conn, job_id, status="succeeded", result=result, error=None)
-
-        return await self._db.write(run)
+        return await self._db.write(lambda conn: job_changes.complete(conn, job_id, result, outcomes))
 
     async def add_event(self, job_id: str, kind: str, data: dict[str, Any]) -> JobEvent:
         return await self._db.write(lambda conn: job_rows.add_event(conn, job_id, kind, data))

@@ -1,0 +1,137 @@
+"""Jobs whose end cannot be written, that were left behind, or that lost their server: each ends once, in its own place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_jobs_faults import Kit, run
+
+from art.errors import InfraError, TrainingFailed
+from art.server import persist
+from art.store.records import JobRow
+
+
+class FullDisk:
+    """While `full`, the named writes of a store fail as they do without room on the disk."""
+
+    def __init__(self, kit: Kit, *names: str) -> None:
+        self.full = True
+        self.refused = asyncio.Semaphore(0)
+        for name in names:
+            setattr(kit.store, name, self._wrap(getattr(kit.store, name)))
+
+    def _wrap(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        async def wrapped(*args: Any, **options: Any) -> Any:
+            if self.full:
+                self.refused.release()
+                raise InfraError("the store could not write", cause="database or disk is full")
+            return await write(*args, **options)
+
+        return wrapped
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persist, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(persist, "LONGEST_PAUSE", 0.02)
+
+
+@pytest.mark.parametrize("write", ["start_job", "complete_job", "fail_job"])
+def test_what_the_store_refuses_is_written_before_the_next_job_is_taken(tmp_path: Path, write: str) -> None:
+    failing = write == "fail_job"
+
+    async def main() -> None:
+        kit = await Kit.make(tmp_path, *[TrainingFailed("the loss is not finite")] * failing)
+        disk = FullDisk(kit, write)
+        await kit.jobs.start()
+        first, second = await kit.submit(), await kit.submit()
+        for _ in range(3):
+            await disk.refused.acquire()
+        assert {job.job_id for job in kit.trainer.jobs} <= {first.job_id}
+        assert len(await kit.store.open_jobs()) == 2
+        disk.full = False
+        ended = await kit.ended(first.job_id)
+        assert ended.status == ("failed" if failing else "succeeded")
+        last = await kit.ended(second.job_id)
+        assert last.result is not None
+        assert last.result.batch == (1 if failing else 2)
+        await kit.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("write", ["complete_job", "fail_job"])
+def test_an_end_that_could_not_be_written_is_left_for_the_next_start(tmp_path: Path, write: str) -> None:
+    async def main() -> None:
+        failing = [TrainingFailed("the loss is not finite")] if write == "fail_job" else []
+        kit = await Kit.make(tmp_path, *failing)
+        disk = FullDisk(kit, write)
+        await kit.jobs.start()
+        first, second = await kit.submit(), await kit.submit()
+        await disk.refused.acquire()
+        await kit.close()
+
+        kit = await Kit.make(tmp_path)
+        assert [job.info.status for job in await kit.store.open_jobs()] == ["running", "queued"]
+        await kit.jobs.start()
+        for number, job in enumerate((first, second), start=1):
+            done = await kit.ended(job.job_id)
+            assert done.result is not None
+            assert done.result.batch == number
+        assert [job.job_id for job in kit.trainer.jobs] == [first.job_id, second.job_id]
+        assert kit.trainer.jobs[0].parent_step == 0, (
+            "from its own parent, whether or not its step is recorded"
+        )
+        await kit.close()
+
+    run(main)
+
+
+def test_a_job_that_nobody_runs_can_be_cancelled(tmp_path: Path) -> None:
+    async def main() -> None:
+        kit = await Kit.make(tmp_path)
+        job = await kit.submit()
+        await kit.store.start_job(job.job_id)
+        assert (await kit.jobs.cancel(job.job_id)).status == "cancelled"
+        await kit.jobs.start()
+        assert (await kit.ended((await kit.submit()).job_id)).status == "succeeded"
+        assert len(kit.trainer.jobs) == 1, "what was cancelled is not trained"
+        await kit.close()
+
+    run(main)
+
+
+def test_cancelling_twice_a_step_that_is_being_published_changes_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        kit = await Kit.make(tmp_path)
+        publish, reached, hold = kit.versions.publish, asyncio.Event(), asyncio.Event()
+        cancel_job, wished = kit.store.cancel_job, asyncio.Semaphore(0)
+
+        async def wish(job_id: str) -> JobRow:
+            job = await cancel_job(job_id)
+            wished.release()
+            return job
+
+        async def held(*args: Any, **options: Any) -> None:
+            reached.set()
+            await hold.wait()
+            await publish(*args, **options)
+
+        kit.versions.publish = held  # type: ignore[method-assign]
+        kit.store.cancel_job = wish  # type: ignore[method-assign]
+        await kit.jobs.start()
+        job = await kit.submit()
+        await reached.wait()
+        cancellations = [asyncio.create_task(kit.jobs.cancel(job.job_id)) for _ in range(3)]
+        for _ in cancellations:
+            await wished.acquire()
+        await asyncio.sleep(0.05)  # until each has reached the task
+        hold.set()
+        assert {done.status for done in await asyncio.gather(*cancellations)} == {"succeeded"}
+        await kit.close()
+
+    run(main)
