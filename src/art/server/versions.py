@@ -331,7 +331,11 @@ class Versions:
         _set_step(entry, latest)
 
     async def roll_back(self, entry: ModelEntry, step: int) -> None:
-        """Make an earlier step the latest again; nothing is deleted. NotFound where it is not there any more."""
+        """Make an earlier step the latest again; nothing is deleted.
+
+        NotFound where it is not there any more, Conflict while a job of the model is open.
+        """
+        await self._store.require_idle(*entry.key)  # before an adapter is loaded for nothing
         entry.checkpoint(step)
         await self.ensure_loaded(entry, step)
         await self._store.set_latest(*entry.key, step)

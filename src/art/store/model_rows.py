@@ -6,6 +6,7 @@ import hashlib
 import time
 from typing import Any
 
+from art.errors import Conflict
 from art.store.records import CheckpointRow, LoggedTrajectory, ModelRow
 from art.store.sql import Conn, Row, dumps, insert, loads, one, rows
 from art.types.jobs import CheckpointInfo
@@ -108,8 +109,28 @@ def remove_checkpoint(conn: Conn, project: str, name: str, step: int) -> bool:
     return done.rowcount > 0
 
 
+def require_idle(conn: Conn, project: str, name: str) -> None:
+    """Conflict while a job of the model is open: it would publish on top of the step it began with."""
+    found = rows(
+        conn,
+        "SELECT job_id FROM jobs WHERE project = ? AND name = ? AND status IN ('queued', 'running')",
+        project,
+        name,
+    )
+    if found:
+        raise Conflict(
+            f"{project}/{name} is being trained",
+            cause=f"open jobs: {', '.join(row['job_id'] for row in found)}",
+            hint="wait, or cancel them",
+        )
+
+
 def set_latest(conn: Conn, project: str, name: str, step: int) -> None:
-    """Make a step that is there the model's latest, whatever was published after it."""
+    """Make a step that is there the model's latest, whatever was published after it.
+
+    Conflict while a job of the model is open.
+    """
+    require_idle(conn, project, name)
     conn.execute("UPDATE models SET step = ? WHERE project = ? AND name = ?", (step, project, name))
 
 

@@ -107,8 +107,12 @@ class Store:
         return await self._db.write(lambda conn: model_rows.remove_checkpoint(conn, project, name, step))
 
     async def set_latest(self, project: str, name: str, step: int) -> None:
-        """Make a step that is there the model's latest."""
+        """Make a step that is there the model's latest. Conflict while a job is open."""
         await self._db.write(lambda conn: model_rows.set_latest(conn, project, name, step))
+
+    async def require_idle(self, project: str, name: str) -> None:
+        """Conflict while a job of the model is open."""
+        await self._db.read(lambda conn: model_rows.require_idle(conn, project, name))
 
     async def last_step(self, project: str, name: str) -> int:
         """The highest step that the model ever published, deleted ones included; 0 without any."""
