@@ -179,6 +179,29 @@ def test_a_latest_step_whose_files_are_gone_is_said_with_what_is_there(
     run(tmp_path, tiny_model_dir, body)
 
 
+def test_a_step_that_becomes_the_latest_cannot_be_deleted_on_the_way(
+    tmp_path: Path, tiny_model_dir: Path
+) -> None:
+    async def body(world: World) -> None:
+        entry = await world.model()
+        for step in (1, 2):
+            await world.versions.publish(entry, world.checkpoint("m", step))
+        set_latest = world.store.set_latest
+
+        async def meanwhile(project: str, name: str, step: int) -> None:
+            with pytest.raises(Conflict, match="in use"):
+                await world.versions.forget(entry, step)
+            await set_latest(project, name, step)
+
+        world.store.set_latest = meanwhile  # type: ignore[method-assign]
+        await world.versions.roll_back(entry, 1)
+        model = await world.store.get_model("p", "m")
+        assert model is not None
+        assert (entry.step, model.step, sorted(entry.checkpoints)) == (1, 1, [0, 1, 2])
+
+    run(tmp_path, tiny_model_dir, body)
+
+
 def test_a_job_that_comes_while_latest_is_rolled_back_keeps_its_parent(
     tmp_path: Path, tiny_model_dir: Path
 ) -> None:

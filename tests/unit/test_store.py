@@ -402,6 +402,29 @@ def test_a_job_whose_place_was_taken_gets_a_new_one_and_overwrites_no_batch(tmp_
     run(main)
 
 
+def test_latest_is_a_step_that_is_there_and_that_no_job_trains_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            await store.put_model(model_row())
+            for step in range(4):
+                assert await store.put_checkpoint(checkpoint(step)) == step
+            with pytest.raises(Conflict, match="in use"):
+                await store.remove_checkpoint("p", "m", 3)
+            await store.remove_checkpoint("p", "m", 2)
+            with pytest.raises(NotFound):
+                await store.set_latest("p", "m", 2)
+            await store.set_latest("p", "m", 1)
+            assert await store.put_checkpoint(checkpoint(3)) == 1, "it is recorded already: nothing changes"
+            await store.submit_job(job_row("j1"))
+            with pytest.raises(Conflict, match="being trained"):
+                await store.set_latest("p", "m", 0)
+            model = await store.get_model("p", "m")
+            assert model is not None
+            assert model.step == 1
+
+    run(main)
+
+
 def test_a_queued_job_is_cancelled_at_once_a_running_one_by_wish(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as store:

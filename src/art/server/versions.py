@@ -336,10 +336,9 @@ class Versions:
         NotFound where it is not there any more, Conflict while a job of the model is open.
         """
         await self._store.require_idle(*entry.key)  # before an adapter is loaded for nothing
-        entry.checkpoint(step)
-        await self.ensure_loaded(entry, step)
-        await self._store.set_latest(*entry.key, step)
-        _set_step(entry, step)
+        async with self.lease(entry, step):  # until it is the latest, which nobody deletes
+            await self._store.set_latest(*entry.key, step)
+            _set_step(entry, step)
 
     async def forget(self, entry: ModelEntry, step: int) -> None:
         """A deleted checkpoint: no call gets it any more, and the engine drops it. Conflict while it is used."""

@@ -6,7 +6,7 @@ import hashlib
 import time
 from typing import Any
 
-from art.errors import Conflict
+from art.errors import Conflict, NotFound
 from art.store.records import CheckpointRow, LoggedTrajectory, ModelRow
 from art.store.sql import Conn, Row, dumps, insert, loads, one, rows
 from art.types.jobs import CheckpointInfo
@@ -100,7 +100,13 @@ def list_checkpoints(conn: Conn, project: str, name: str) -> list[CheckpointRow]
 
 
 def remove_checkpoint(conn: Conn, project: str, name: str, step: int) -> bool:
-    """Mark a step deleted; False when there was none. The row stays: steps are never reused."""
+    """Mark a step deleted; False when there was none. The row stays: steps are never reused.
+
+    Conflict when it is the latest.
+    """
+    latest = one(conn, "SELECT step FROM models WHERE project = ? AND name = ?", project, name)
+    if latest is not None and latest["step"] == step:
+        raise Conflict(f"{project}/{name}@{step} is in use", cause="it is the latest step")
     done = conn.execute(
         "UPDATE checkpoints SET deleted_at = ?"
         " WHERE project = ? AND name = ? AND step = ? AND deleted_at IS NULL",
@@ -128,9 +134,18 @@ def require_idle(conn: Conn, project: str, name: str) -> None:
 def set_latest(conn: Conn, project: str, name: str, step: int) -> None:
     """Make a step that is there the model's latest, whatever was published after it.
 
-    Conflict while a job of the model is open.
+    Conflict while a job of the model is open, NotFound where the step was deleted meanwhile.
     """
     require_idle(conn, project, name)
+    there = one(
+        conn,
+        "SELECT 1 FROM checkpoints WHERE project = ? AND name = ? AND step = ? AND deleted_at IS NULL",
+        project,
+        name,
+        step,
+    )
+    if there is None:
+        raise NotFound(f"{project}/{name} has no step {step}", cause="it was deleted")
     conn.execute("UPDATE models SET step = ? WHERE project = ? AND name = ?", (step, project, name))
 
 

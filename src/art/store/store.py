@@ -103,11 +103,11 @@ class Store:
         return await self._db.read(lambda conn: model_rows.list_checkpoints(conn, project, name))
 
     async def remove_checkpoint(self, project: str, name: str, step: int) -> bool:
-        """Forget a step; False when there was none."""
+        """Forget a step; False when there was none. Conflict when it is the latest."""
         return await self._db.write(lambda conn: model_rows.remove_checkpoint(conn, project, name, step))
 
     async def set_latest(self, project: str, name: str, step: int) -> None:
-        """Make a step that is there the model's latest. Conflict while a job is open."""
+        """Make a step that is there the model's latest. Conflict while a job is open, NotFound once deleted."""
         await self._db.write(lambda conn: model_rows.set_latest(conn, project, name, step))
 
     async def require_idle(self, project: str, name: str) -> None:
