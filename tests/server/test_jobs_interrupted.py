@@ -135,3 +135,19 @@ def test_cancelling_twice_a_step_that_is_being_published_changes_nothing(tmp_pat
         await kit.close()
 
     run(main)
+
+
+def test_a_progress_line_that_is_refused_costs_no_step(tmp_path: Path) -> None:
+    async def main() -> None:
+        kit = await Kit.make(tmp_path)
+        disk = FullDisk(kit, "add_event")
+        kit.trainer.hold.clear()
+        await kit.jobs.start()
+        submitted = await kit.submit()
+        await disk.refused.acquire()
+        kit.trainer.hold.set()
+        job = await kit.ended(submitted.job_id)
+        assert (job.status, job.error) == ("succeeded", None)
+        await kit.close()
+
+    run(main)

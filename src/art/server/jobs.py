@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -329,15 +329,16 @@ class Jobs:
         async def write() -> None:
             while True:
                 progress = await latest.get()
-                await self._note(job.job_id, "progress", progress.model_dump())
+                await _logged(job.job_id, self._note(job.job_id, "progress", progress.model_dump()))
 
         writer = asyncio.create_task(write(), name=f"{job.job_id}-progress")
         try:
             return await self._trainer.train(job, on_progress)
         finally:
             writer.cancel()
+            # What was trained is returned: a cancellation that comes now comes too late.
             with contextlib.suppress(asyncio.CancelledError):
-                await writer
+                await asyncio.wait([writer])
 
     @staticmethod
     def _choices(job: JobRow, entry: ModelEntry) -> list[str]:
@@ -369,6 +370,14 @@ class Jobs:
         await self._trainer.delete_checkpoint(checkpoint.path)
         refusal.hint = f"{refusal.hint}; the previous step stays the latest".removeprefix("; ")
         raise refusal
+
+
+async def _logged(job_id: str, write: Awaitable[None]) -> None:
+    """Write what a job can do without: a failure is logged, and costs no trained step."""
+    try:
+        await write
+    except Exception as error:  # noqa: BLE001 - a boundary: none of it is worth the step
+        logger.warning("%s: something of its progress was not written: %s", job_id, error)
 
 
 def _cancelled() -> TrainingFailed:
