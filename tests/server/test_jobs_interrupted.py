@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_jobs_faults import Kit, run
+from test_jobs_faults import Kit, died, run
 
 from art.errors import InfraError, TrainingFailed
 from art.server import persist
+from art.server.jobs import MAX_ATTEMPTS
 from art.store.records import JobRow
+from art.trainer.protocol import Progress, TrainJob, TrainOutcome
 
 
 class FullDisk:
@@ -140,14 +142,68 @@ def test_cancelling_twice_a_step_that_is_being_published_changes_nothing(tmp_pat
 def test_a_progress_line_that_is_refused_costs_no_step(tmp_path: Path) -> None:
     async def main() -> None:
         kit = await Kit.make(tmp_path)
-        disk = FullDisk(kit, "add_event")
+        disk = FullDisk(kit, "add_event", "count_attempt")
         kit.trainer.hold.clear()
         await kit.jobs.start()
         submitted = await kit.submit()
         await disk.refused.acquire()
+        await disk.refused.acquire()
         kit.trainer.hold.set()
         job = await kit.ended(submitted.job_id)
         assert (job.status, job.error) == ("succeeded", None)
+        await kit.close()
+
+    run(main)
+
+
+def test_only_what_the_trainer_took_up_counts_as_an_attempt(tmp_path: Path) -> None:
+    async def main() -> None:
+        kit = await Kit.make(tmp_path)
+        job = await kit.submit()
+        for _ in range(MAX_ATTEMPTS):  # servers that were killed before the trainer was up
+            await kit.store.start_job(job.job_id)
+        await kit.jobs.start()
+        done = await kit.ended(job.job_id)
+        assert (done.status, done.attempts) == ("succeeded", 1)
+        await kit.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_finished_step_is_looked_for_before_the_job_is_given_up(tmp_path: Path, finished: bool) -> None:
+    async def main() -> None:
+        kit = await Kit.make(tmp_path)
+        job = await kit.submit()
+        for _ in range(MAX_ATTEMPTS):
+            await kit.store.start_job(job.job_id)
+            await kit.store.count_attempt(job.job_id)
+        if finished:
+            folder = tmp_path / "m" / "checkpoints" / "0001"
+            folder.mkdir(parents=True)
+            (folder / "manifest.json").write_text(f'{{"job_id": "{job.job_id}"}}')
+        await kit.jobs.start()
+        done = await kit.ended(job.job_id)
+        assert done.status == ("succeeded" if finished else "failed")
+        assert len(kit.trainer.jobs) == finished
+        await kit.close()
+
+    run(main)
+
+
+def test_a_trainer_that_never_takes_the_job_up_is_not_asked_for_ever(tmp_path: Path) -> None:
+    async def main() -> None:
+        kit = await Kit.make(tmp_path)
+        asked = []
+
+        async def train(job: TrainJob, on_progress: Callable[[Progress], None]) -> TrainOutcome:
+            asked.append(job.job_id)
+            raise died()
+
+        kit.trainer.train = train  # type: ignore[method-assign]
+        await kit.jobs.start()
+        done = await kit.ended((await kit.submit()).job_id)
+        assert (done.status, done.attempts, len(asked)) == ("failed", 0, MAX_ATTEMPTS)
         await kit.close()
 
     run(main)

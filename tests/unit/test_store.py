@@ -337,11 +337,12 @@ def test_a_job_keeps_its_place_over_restarts_and_ends_once(tmp_path: Path) -> No
             await store.add_call(call(), arrays=arrays(1), text=CallText())
             await store.submit_job(job_row("j1"))
             started = await store.start_job("j1")
-            assert (started.batch, started.parent_step, started.info.attempts) == (1, 4, 1)
+            assert (started.batch, started.parent_step, started.info.attempts) == (1, 4, 0)
+            await store.count_attempt("j1")
         async with opened(tmp_path) as store:
             assert [job.info.job_id for job in await store.open_jobs()] == ["j1"]
             again = await store.start_job("j1", "restarted")
-            assert (again.batch, again.parent_step, again.info.attempts) == (1, 4, 2)
+            assert (again.batch, again.parent_step, again.info.attempts) == (1, 4, 1)
             result = JobResult(step=5, published=True, batch=1, metrics={"loss/train": 1.0})
             outcomes = Outcomes(
                 rollouts=[RolloutChange(rollout_id="r1", status=RolloutStatus.TRAINED)],

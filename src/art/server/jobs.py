@@ -18,6 +18,7 @@ from art.config.train import default_learning_rate
 from art.errors import ArtError, InfraError, NotFound, TrainingFailed, WorkerDied
 from art.server.outcome import conclude, resolve_config
 from art.server.persist import Persist, Unwritten
+from art.server.recovery import holds_step_of
 from art.server.retention import Retention
 from art.server.sft import sft_job
 from art.server.versions import ModelEntry, Versions
@@ -28,7 +29,7 @@ from art.types.wire import JobEvent, JobInfo
 
 logger = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 3  # starts of one job, over restarts of trainer and server
+MAX_ATTEMPTS = 3  # times that the trainer takes up one job, over restarts of trainer and server
 PUBLISH_ATTEMPTS = 3  # loads of a finished checkpoint into the engine; a restarting engine needs a second one
 CANCEL_SECONDS = 60.0  # a cancelled job is waited for; longer only when its end cannot be written
 KEEP_ALIVE_SECONDS = 10.0  # between comments on a silent event stream
@@ -230,11 +231,12 @@ class Jobs:
 
     async def _attempts(self, job_id: str) -> None:
         job = await self._store.get_job(job_id)
-        event = "restarted" if job.info.attempts else "started"
+        event = "started" if job.info.started_at is None else "restarted"
+        tries = 0
         while job.info.status not in FINAL:
             if job.cancel_requested:
                 raise asyncio.CancelledError
-            if job.info.attempts >= MAX_ATTEMPTS:
+            if job.info.attempts >= MAX_ATTEMPTS and not await self._is_trained(job):
                 raise TrainingFailed(
                     f"the job was started {job.info.attempts} times and did not end",
                     cause="trainer or server ended each time while it ran",
@@ -244,16 +246,26 @@ class Jobs:
                 f"the start of {job_id}", partial(self._store.start_job, job_id, event)
             )
             self._announce(job_id)
+            tries += 1
             try:
                 await self._attempt(started)
             except WorkerDied as error:
                 logger.warning("%s: %s", job_id, error)
-                job = await self._store.get_job(job_id)
-                if job.info.attempts >= MAX_ATTEMPTS:
+                # Tries count too: a trainer that ends before it takes the job up must not be asked for ever.
+                if tries >= MAX_ATTEMPTS:
                     raise
+                job = await self._store.get_job(job_id)
                 event = "restarted"
             else:
                 return
+
+    async def _is_trained(self, job: JobRow) -> bool:
+        """Whether the job's step lies finished on the disk: the trainer returns its outcome, and trains nothing."""
+        model = await self._store.get_model(job.info.project, job.info.name)
+        if model is None or job.parent_step is None:
+            return False
+        folder = Path(model.model_dir)
+        return await asyncio.to_thread(holds_step_of, folder, job.info.job_id, after=job.parent_step)
 
     async def _attempt(self, job: JobRow) -> None:
         info = job.info
@@ -320,8 +332,12 @@ class Jobs:
     async def _train(self, job: TrainJob | SftJob) -> TrainOutcome:
         """Run the trainer, writing its progress down as it comes; a slow disk drops steps in between."""
         latest: asyncio.Queue[Progress] = asyncio.Queue(maxsize=1)
+        taken_up: list[asyncio.Task[None]] = []
 
         def on_progress(progress: Progress) -> None:
+            if not taken_up:  # its first word: from here on an end of the trainer may be the job's doing
+                count = _logged(job.job_id, self._store.count_attempt(job.job_id))
+                taken_up.append(asyncio.create_task(count, name=f"{job.job_id}-attempt"))
             if latest.full():
                 latest.get_nowait()
             latest.put_nowait(progress)
@@ -338,7 +354,7 @@ class Jobs:
             writer.cancel()
             # What was trained is returned: a cancellation that comes now comes too late.
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([writer])
+                await asyncio.wait([writer, *taken_up])
 
     @staticmethod
     def _choices(job: JobRow, entry: ModelEntry) -> list[str]:

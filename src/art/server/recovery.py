@@ -39,6 +39,12 @@ async def recover(store: Store) -> None:
         await asyncio.to_thread(_complete_history, Path(model.model_dir) / "history.jsonl", history)
 
 
+def holds_step_of(model_dir: Path, job_id: str, *, after: int) -> bool:
+    """Whether a finished checkpoint of the job, of a step after `after`, lies in the model's folder."""
+    folders = [folder for folder in (model_dir / "checkpoints").glob("*") if folder.name.isdecimal()]
+    return any(int(folder.name) > after and _job_of(folder) == job_id for folder in folders)
+
+
 def _tidy(model: ModelRow, known: set[int], open_jobs: set[str]) -> None:
     checkpoints = Path(model.model_dir) / "checkpoints"
     if not checkpoints.is_dir():

@@ -46,10 +46,9 @@ def start(conn: Conn, job_id: str, event: str) -> JobRow:
         raise NotFound(f"the model {info.project}/{info.name} is not registered")
     _place(conn, job, model)
     info.status = "running"
-    info.attempts += 1
     info.started_at = info.started_at or time.time()
     job_rows.put_job(conn, job)
-    job_rows.add_event(conn, job_id, event, {"attempt": info.attempts, "batch": job.batch})
+    job_rows.add_event(conn, job_id, event, {"attempt": info.attempts + 1, "batch": job.batch})
     return job
 
 

@@ -100,6 +100,13 @@ def events_after(conn: Conn, job_id: str, after: int) -> list[JobEvent]:
     ]
 
 
+def count_attempt(conn: Conn, job_id: str) -> None:
+    """Count one more attempt; one that has ended stays as it is."""
+    conn.execute(
+        "UPDATE jobs SET attempts = attempts + 1 WHERE job_id = ? AND status IN (?, ?)", (job_id, *OPEN)
+    )
+
+
 def end_job(
     conn: Conn, job_id: str, *, status: str, result: JobResult | None, error: dict[str, str] | None
 ) -> JobRow:

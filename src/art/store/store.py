@@ -315,6 +315,10 @@ class Store:
         """Mark a job running and give it its place: batch number and parent step."""
         return await self._db.write(lambda conn: job_changes.start(conn, job_id, event))
 
+    async def count_attempt(self, job_id: str) -> None:
+        """The trainer has taken up the job once more."""
+        await self._db.write(lambda conn: job_rows.count_attempt(conn, job_id))
+
     async def cancel_job(self, job_id: str) -> JobRow:
         """A queued job is cancelled at once; for a running one the wish is recorded."""
         return await self._db.write(lambda conn: job_changes.cancel(conn, job_id))
