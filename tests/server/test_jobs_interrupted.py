@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_jobs_faults import Kit, died, run
+from test_jobs_faults import Kit, died, info, run
 
 from art.errors import InfraError, TrainingFailed
 from art.server import persist
 from art.server.jobs import MAX_ATTEMPTS
+from art.server.recovery import recover
 from art.store.records import JobRow
 from art.trainer.protocol import Progress, TrainJob, TrainOutcome
 
@@ -204,6 +205,20 @@ def test_a_trainer_that_never_takes_the_job_up_is_not_asked_for_ever(tmp_path: P
         await kit.jobs.start()
         done = await kit.ended((await kit.submit()).job_id)
         assert (done.status, done.attempts, len(asked)) == ("failed", 0, MAX_ATTEMPTS)
+        await kit.close()
+
+    run(main)
+
+
+def test_files_of_a_deleted_step_go_at_the_next_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        kit = await Kit.make(tmp_path)
+        for step in (1, 2):
+            await kit.store.put_checkpoint(info(step))
+            (tmp_path / "m" / "checkpoints" / f"{step:04d}").mkdir(parents=True)
+        await kit.store.remove_checkpoint("p", "m", 1)
+        await recover(kit.store)
+        assert [folder.name for folder in (tmp_path / "m" / "checkpoints").iterdir()] == ["0002"]
         await kit.close()
 
     run(main)

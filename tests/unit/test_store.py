@@ -412,6 +412,7 @@ def test_latest_is_a_step_that_is_there_and_that_no_job_trains_on(tmp_path: Path
             with pytest.raises(Conflict, match="in use"):
                 await store.remove_checkpoint("p", "m", 3)
             await store.remove_checkpoint("p", "m", 2)
+            assert await store.deleted_steps("p", "m") == {2}
             with pytest.raises(NotFound):
                 await store.set_latest("p", "m", 2)
             await store.set_latest("p", "m", 1)

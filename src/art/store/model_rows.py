@@ -115,6 +115,17 @@ def remove_checkpoint(conn: Conn, project: str, name: str, step: int) -> bool:
     return done.rowcount > 0
 
 
+def deleted_steps(conn: Conn, project: str, name: str) -> set[int]:
+    """Steps that were deleted: their files are of no use any more."""
+    found = rows(
+        conn,
+        "SELECT step FROM checkpoints WHERE project = ? AND name = ? AND deleted_at IS NOT NULL",
+        project,
+        name,
+    )
+    return {row["step"] for row in found}
+
+
 def require_idle(conn: Conn, project: str, name: str) -> None:
     """Conflict while a job of the model is open: it would publish on top of the step it began with."""
     found = rows(

@@ -114,6 +114,10 @@ class Store:
         """Conflict while a job of the model is open."""
         await self._db.read(lambda conn: model_rows.require_idle(conn, project, name))
 
+    async def deleted_steps(self, project: str, name: str) -> set[int]:
+        """Steps that were deleted, whether or not their files were."""
+        return await self._db.read(lambda conn: model_rows.deleted_steps(conn, project, name))
+
     async def last_step(self, project: str, name: str) -> int:
         """The highest step that the model ever published, deleted ones included; 0 without any."""
         return await self._db.read(lambda conn: model_rows.last_step(conn, project, name))
