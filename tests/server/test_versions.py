@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 from art.config.engine import EngineConfig
 from art.config.model import ModelConfig
 from art.config.server import ServerConfig
+from art.config.train import TrainConfig
 from art.engine.protocol import AdapterCheck, Sampled, SampleRequest
 from art.errors import Conflict, InfraError, NotFound
 from art.server.auth import Principal
@@ -28,12 +29,12 @@ from art.server.self_check import check_adapter
 from art.server.session import CallHeaders
 from art.server.sessions import Sessions
 from art.server.versions import ModelEntry, Versions
-from art.store.records import ModelRow, Role
+from art.store.records import JobRow, JobSpec, ModelRow, Role
 from art.store.store import Store
 from art.tokens.graph import prefix_digests
 from art.types.jobs import CheckpointInfo, ResolvedBaseModel
 from art.types.messages import parse_messages
-from art.types.wire import OpenRollout
+from art.types.wire import JobInfo, OpenRollout
 
 PROBE = [1, 2, 3, 4]
 
@@ -174,6 +175,52 @@ def test_a_latest_step_whose_files_are_gone_is_said_with_what_is_there(
         assert "does not exist" in caught.value.cause
         assert "the steps 0, 1 are there: ask for p/m@1" in caught.value.hint
         assert await again.ensure_loaded(latest, 1) == "p/m@1"
+
+    run(tmp_path, tiny_model_dir, body)
+
+
+def test_a_step_that_becomes_the_latest_cannot_be_deleted_on_the_way(
+    tmp_path: Path, tiny_model_dir: Path
+) -> None:
+    async def body(world: World) -> None:
+        entry = await world.model()
+        for step in (1, 2):
+            await world.versions.publish(entry, world.checkpoint("m", step))
+        set_latest = world.store.set_latest
+
+        async def meanwhile(project: str, name: str, step: int) -> None:
+            with pytest.raises(Conflict, match="in use"):
+                await world.versions.forget(entry, step)
+            await set_latest(project, name, step)
+
+        world.store.set_latest = meanwhile  # type: ignore[method-assign]
+        await world.versions.roll_back(entry, 1)
+        model = await world.store.get_model("p", "m")
+        assert model is not None
+        assert (entry.step, model.step, sorted(entry.checkpoints)) == (1, 1, [0, 1, 2])
+
+    run(tmp_path, tiny_model_dir, body)
+
+
+def test_a_job_that_comes_while_latest_is_rolled_back_keeps_its_parent(
+    tmp_path: Path, tiny_model_dir: Path
+) -> None:
+    async def body(world: World) -> None:
+        entry = await world.model()
+        for step in (1, 2):
+            await world.versions.publish(entry, world.checkpoint("m", step))
+        require_idle = world.store.require_idle
+
+        async def then_a_job_comes(project: str, name: str) -> None:
+            await require_idle(project, name)
+            job = JobInfo(job_id="j", project=project, name=name, status="queued", created_at=0.0)
+            await world.store.submit_job(JobRow(info=job, spec=JobSpec(config=TrainConfig())))
+
+        world.store.require_idle = then_a_job_comes  # type: ignore[method-assign]
+        with pytest.raises(Conflict, match="is being trained"):
+            await world.versions.roll_back(entry, 1)
+        assert entry.step == 2
+        assert (await world.store.start_job("j")).parent_step == 2
 
     run(tmp_path, tiny_model_dir, body)
 

@@ -283,15 +283,16 @@ def test_damaged_tokens_are_refused_by_name(tmp_path: Path) -> None:
     run(main)
 
 
-def test_checkpoints_advance_the_latest_step(tmp_path: Path) -> None:
-    def info(step: int) -> CheckpointInfo:
-        return CheckpointInfo(project="p", name="m", step=step, path=f"/c/{step}", created_at=step + 1.0)
+def checkpoint(step: int) -> CheckpointInfo:
+    return CheckpointInfo(project="p", name="m", step=step, path=f"/c/{step}", created_at=step + 1.0)
 
+
+def test_checkpoints_advance_the_latest_step(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as store:
             await store.put_model(model_row())
             for step in (0, 1, 2, 1):
-                await store.put_checkpoint(info(step), {"loss/train": 0.1 * step}, f"j{step}")
+                await store.put_checkpoint(checkpoint(step), {"loss/train": 0.1 * step}, f"j{step}")
             model = await store.get_model("p", "m")
             assert model is not None
             assert model.step == 2
@@ -357,11 +358,12 @@ def test_a_job_keeps_its_place_over_restarts_and_ends_once(tmp_path: Path) -> No
             await store.add_call(call(), arrays=arrays(1), text=CallText())
             await store.submit_job(job_row("j1"))
             started = await store.start_job("j1")
-            assert (started.batch, started.parent_step, started.info.attempts) == (1, 4, 1)
+            assert (started.batch, started.parent_step, started.info.attempts) == (1, 4, 0)
+            await store.count_attempt("j1")
         async with opened(tmp_path) as store:
             assert [job.info.job_id for job in await store.open_jobs()] == ["j1"]
             again = await store.start_job("j1", "restarted")
-            assert (again.batch, again.parent_step, again.info.attempts) == (1, 4, 2)
+            assert (again.batch, again.parent_step, again.info.attempts) == (1, 4, 1)
             result = JobResult(step=5, published=True, batch=1, metrics={"loss/train": 1.0})
             outcomes = Outcomes(
                 rollouts=[RolloutChange(rollout_id="r1", status=RolloutStatus.TRAINED)],
@@ -489,6 +491,64 @@ def test_a_call_that_ends_after_its_rollout_was_submitted_gets_a_fate(tmp_path: 
                 Fate.FILTERED,
                 "the rollout was submitted before the call ended",
             )
+
+    run(main)
+
+
+def test_a_job_whose_place_was_taken_gets_a_new_one_and_overwrites_no_batch(tmp_path: Path) -> None:
+    def result(step: int, batch: int) -> JobResult:
+        return JobResult(step=step, published=True, batch=batch)
+
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            await store.put_model(model_row())
+            for job in ("left", "own", "later"):
+                await store.submit_job(job_row(job))
+            # A job whose step is recorded, and whose end is not, keeps its place.
+            await store.start_job("own")
+            await store.put_checkpoint(checkpoint(1), {}, "own")
+            again = await store.start_job("own")
+            assert (again.batch, again.parent_step) == (1, 0)
+            await store.complete_job("own", result(1, 1), Outcomes())
+            # One that was left behind while another took its place does not.
+            left = await store.start_job("left")
+            later = await store.start_job("later")
+            assert (left.batch, left.parent_step) == (later.batch, later.parent_step) == (2, 1)
+            await store.put_checkpoint(checkpoint(2), {}, "later")
+            await store.complete_job("later", result(2, 2), Outcomes())
+            with pytest.raises(Conflict, match="that of later"):
+                await store.complete_job("left", result(2, 2), Outcomes())
+            placed = await store.start_job("left")
+            assert (placed.batch, placed.parent_step) == (3, 2)
+            await store.complete_job("left", result(3, 3), Outcomes())
+            batches = await store._db.read(
+                lambda conn: conn.execute("SELECT batch, job_id FROM batches").fetchall()
+            )
+            assert [tuple(row) for row in batches] == [(1, "own"), (2, "later"), (3, "left")]
+
+    run(main)
+
+
+def test_latest_is_a_step_that_is_there_and_that_no_job_trains_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            await store.put_model(model_row())
+            for step in range(4):
+                assert await store.put_checkpoint(checkpoint(step)) == step
+            with pytest.raises(Conflict, match="in use"):
+                await store.remove_checkpoint("p", "m", 3)
+            await store.remove_checkpoint("p", "m", 2)
+            assert await store.deleted_steps("p", "m") == {2}
+            with pytest.raises(NotFound):
+                await store.set_latest("p", "m", 2)
+            await store.set_latest("p", "m", 1)
+            assert await store.put_checkpoint(checkpoint(3)) == 1, "it is recorded already: nothing changes"
+            await store.submit_job(job_row("j1"))
+            with pytest.raises(Conflict, match="being trained"):
+                await store.set_latest("p", "m", 0)
+            model = await store.get_model("p", "m")
+            assert model is not None
+            assert model.step == 1
 
     run(main)
 

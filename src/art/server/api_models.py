@@ -78,17 +78,6 @@ async def fork(call: ApiCall) -> wire.ModelInfo:
 async def roll_back(call: ApiCall) -> wire.ModelInfo:
     """Refused while a job of the model is open: it would publish on top of the step it began with."""
     entry = entry_of(call)
-    running = [
-        job.info.job_id
-        for job in await call.gateway.store.open_jobs()
-        if (job.info.project, job.info.name) == entry.key
-    ]
-    if running:
-        raise Conflict(
-            f"{entry.wire_name} is being trained",
-            cause=f"open jobs: {', '.join(running)}",
-            hint="wait, or cancel them",
-        )
     await call.gateway.versions.roll_back(entry, call.body(wire.RollBack).step)
     return describe(entry)
 

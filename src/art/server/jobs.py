@@ -7,29 +7,44 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from art.config.server import ServerConfig
-from art.config.train import ResolvedTrainConfig, default_learning_rate
+from art.config.train import default_learning_rate
 from art.errors import ArtError, InfraError, NotFound, TrainingFailed, WorkerDied
+from art.server.outcome import conclude, resolve_config
+from art.server.persist import Persist, Unwritten
+from art.server.recovery import holds_step_of
 from art.server.retention import Retention
 from art.server.sft import sft_job
 from art.server.versions import ModelEntry, Versions
-from art.store.records import IdempotencyRow, JobRow, JobSpec, ModelRow, Outcomes, RewardChange, RolloutChange
+from art.store.records import IdempotencyRow, JobRow, JobSpec, ModelRow, RewardChange
 from art.store.store import BLOBS, Store
-from art.trainer.protocol import Progress, RolloutOutcome, SftJob, Trainer, TrainJob, TrainOutcome
-from art.types.policy import RolloutStatus
-from art.types.wire import JobEvent, JobInfo, JobResult, TrajectoryOutcome
+from art.trainer.protocol import Progress, SftJob, Trainer, TrainJob, TrainOutcome
+from art.types.wire import JobEvent, JobInfo
 
 logger = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 3  # starts of one job, over restarts of trainer and server
+MAX_ATTEMPTS = 3  # times that the trainer takes up one job, over restarts of trainer and server
 PUBLISH_ATTEMPTS = 3  # loads of a finished checkpoint into the engine; a restarting engine needs a second one
+CANCEL_SECONDS = 60.0  # a cancelled job is waited for; longer only when its end cannot be written
 KEEP_ALIVE_SECONDS = 10.0  # between comments on a silent event stream
 FINAL = frozenset({"succeeded", "failed", "cancelled"})
 NOTHING_TO_TRAIN = "no trajectory of the batch can be trained"
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """The job in progress."""
+
+    job_id: str
+    task: asyncio.Task[None]
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Its end is written, or left for the next start."""
 
 
 class Jobs:
@@ -55,7 +70,8 @@ class Jobs:
         self.retention = Retention(settings, store=store, trainer=trainer, versions=versions)
         self._queue: asyncio.Queue[str | None] = asyncio.Queue()
         self._news: dict[str, asyncio.Event] = {}
-        self._running: tuple[str, asyncio.Task[None]] | None = None
+        self._running: _Running | None = None
+        self._persist = Persist()
         self._closing = False
         self._abandoned = False
         self._runner: asyncio.Task[None] | None = None
@@ -73,6 +89,7 @@ class Jobs:
         while not self._queue.empty():
             self._queue.get_nowait()
         self._queue.put_nowait(None)
+        self._persist.give_up()
         await self._runner
         self._closing = True
         for job_id in list(self._news):
@@ -81,8 +98,9 @@ class Jobs:
     def abandon(self) -> None:
         """Let go of the job in progress: it stays `running` in the store and is taken up at the next start."""
         self._abandoned = True
+        self._persist.give_up()
         if self._running is not None:
-            self._running[1].cancel()
+            self._running.task.cancel()
 
     @property
     def busy(self) -> bool:
@@ -123,10 +141,15 @@ class Jobs:
         is being published now is waited for.
         """
         job = await self._store.cancel_job(job_id)
-        if self._running is not None and self._running[0] == job_id:
-            self._running[1].cancel()
-            await asyncio.wait([self._running[1]])
+        running = self._running
+        if running is not None and running.job_id == job_id:
+            running.task.cancel()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CANCEL_SECONDS):
+                    await running.ended.wait()
             job = await self._store.get_job(job_id)
+        elif job.info.status not in FINAL:  # nobody runs it: it waits to be taken up, or was left behind
+            job = await self._store.fail_job(job_id, status="cancelled", error=_cancelled().to_dict())
         self._announce(job_id)
         return job.info
 
@@ -169,63 +192,80 @@ class Jobs:
 
     async def _run_queue(self) -> None:
         while (job_id := await self._queue.get()) is not None:
-            task = asyncio.create_task(self._run(job_id), name=job_id)
-            self._running = (job_id, task)
+            task = asyncio.create_task(self._attempts(job_id), name=job_id)
+            self._running = running = _Running(job_id, task)
             await asyncio.wait([task])
+            # Before the next job is taken: what it trains stands on the end of this one.
+            await self._close(job_id, task)
             self._running = None
-            if not task.cancelled() and (error := task.exception()) is not None:
-                # Only the store can fail here, and then there is nowhere to write it down.
-                logger.critical("%s could not be ended", job_id, exc_info=error)
+            running.ended.set()
             self._announce(job_id)
 
-    async def _run(self, job_id: str) -> None:
-        """One job from its start to its final status, whatever happens on the way."""
+    async def _close(self, job_id: str, task: asyncio.Task[None]) -> None:
+        """Write down how a job ended that has not done so itself, whatever the reason."""
+        status, error = "failed", None if task.cancelled() else task.exception()
+        failure: ArtError
+        if task.cancelled():
+            status, failure = "cancelled", _cancelled()
+        elif error is None:
+            return
+        elif isinstance(error, Unwritten):
+            logger.critical("%s: %s; it is taken up again at the next start", job_id, error)
+            return
+        elif isinstance(error, ArtError):
+            failure = error
+        else:  # the boundary of a job: a bug in one must not stop the queue
+            cause = f"{type(error).__name__}: {error}"
+            failure = InfraError("the training job failed", cause=cause, hint="see server/logs")
+        if self._abandoned:
+            return
+        if status == "failed":
+            logger.error("%s failed: %s", job_id, error, exc_info=None if failure is error else error)
         try:
-            await self._attempts(job_id)
-        except asyncio.CancelledError:
-            if self._abandoned:
-                return
-            error = TrainingFailed(
-                "the job was cancelled", hint="its rollouts are as they were; train them again"
+            await self._persist(
+                f"the end of {job_id}",
+                lambda: self._store.fail_job(job_id, status=status, error=failure.to_dict()),
             )
-            await self._store.fail_job(job_id, status="cancelled", error=error.to_dict())
-        except ArtError as error:
-            if self._abandoned:
-                return
-            logger.error("%s failed: %s", job_id, error)
-            await self._store.fail_job(job_id, status="failed", error=error.to_dict())
-        except Exception as error:  # the boundary of a job: a bug in one must not stop the queue
-            logger.exception("%s failed", job_id)
-            failed = InfraError(
-                "the training job failed", cause=f"{type(error).__name__}: {error}", hint="see server/logs"
-            )
-            await self._store.fail_job(job_id, status="failed", error=failed.to_dict())
+        except Exception as unwritten:  # a boundary: the queue goes on whatever this is
+            logger.critical("%s could not be ended", job_id, exc_info=unwritten)
 
     async def _attempts(self, job_id: str) -> None:
-        event = "restarted" if (await self._store.get_job(job_id)).info.attempts else "started"
-        while True:
-            job = await self._store.get_job(job_id)
-            if job.info.status in FINAL:
-                return
+        job = await self._store.get_job(job_id)
+        event = "started" if job.info.started_at is None else "restarted"
+        tries = 0
+        while job.info.status not in FINAL:
             if job.cancel_requested:
                 raise asyncio.CancelledError
-            if job.info.attempts >= MAX_ATTEMPTS:
+            if job.info.attempts >= MAX_ATTEMPTS and not await self._is_trained(job):
                 raise TrainingFailed(
                     f"the job was started {job.info.attempts} times and did not end",
                     cause="trainer or server ended each time while it ran",
                     hint="see server/logs/trainer.log; a batch with fewer tokens needs less memory",
                 )
-            job = await self._store.start_job(job_id, event)
+            started = await self._persist(
+                f"the start of {job_id}", partial(self._store.start_job, job_id, event)
+            )
             self._announce(job_id)
+            tries += 1
             try:
-                await self._attempt(job)
+                await self._attempt(started)
             except WorkerDied as error:
                 logger.warning("%s: %s", job_id, error)
-                if job.info.attempts >= MAX_ATTEMPTS:
+                # Tries count too: a trainer that ends before it takes the job up must not be asked for ever.
+                if tries >= MAX_ATTEMPTS:
                     raise
+                job = await self._store.get_job(job_id)
                 event = "restarted"
             else:
                 return
+
+    async def _is_trained(self, job: JobRow) -> bool:
+        """Whether the job's step lies finished on the disk: the trainer returns its outcome, and trains nothing."""
+        model = await self._store.get_model(job.info.project, job.info.name)
+        if model is None or job.parent_step is None:
+            return False
+        folder = Path(model.model_dir)
+        return await asyncio.to_thread(holds_step_of, folder, job.info.job_id, after=job.parent_step)
 
     async def _attempt(self, job: JobRow) -> None:
         info = job.info
@@ -247,21 +287,26 @@ class Jobs:
             outcome = await self._train(self._train_job(job, model, last))
         # A trained step is published and recorded whole: a cancellation that comes now comes too late.
         ending = asyncio.create_task(self._end(job, entry, outcome), name=f"{info.job_id}-end")
-        try:
-            await asyncio.shield(ending)
-        except asyncio.CancelledError:
-            await asyncio.wait([ending])
-            ending.result()
+        while not ending.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([ending])
+        ending.result()
 
     async def _end(self, job: JobRow, entry: ModelEntry, outcome: TrainOutcome) -> None:
         assert job.batch is not None, "a started job has its place"
         if outcome.published and outcome.checkpoint is not None:
             await self._publish(entry, job.info.job_id, outcome)
         result, outcomes = conclude(job, outcome, [*self._notes, *self._choices(job, entry)])
-        await self._store.complete_job(job.info.job_id, result, outcomes)
-        self._announce(job.info.job_id)
+        job_id = job.info.job_id
+        await self._persist(
+            f"the end of {job_id}", lambda: self._store.complete_job(job_id, result, outcomes)
+        )
+        self._announce(job_id)
         entry.row = entry.row.model_copy(update={"batch": max(entry.row.batch, job.batch)})
-        await self.retention.apply(entry)
+        try:
+            await self.retention.apply(entry)
+        except ArtError as error:
+            logger.warning("%s: no step was deleted for now: %s", entry.wire_name, error)
 
     def _train_job(self, job: JobRow, model: ModelRow, last: int) -> TrainJob:
         """`last`: the model's highest step so far, which is its parent unless `latest` was rolled back."""
@@ -287,8 +332,12 @@ class Jobs:
     async def _train(self, job: TrainJob | SftJob) -> TrainOutcome:
         """Run the trainer, writing its progress down as it comes; a slow disk drops steps in between."""
         latest: asyncio.Queue[Progress] = asyncio.Queue(maxsize=1)
+        taken_up: list[asyncio.Task[None]] = []
 
         def on_progress(progress: Progress) -> None:
+            if not taken_up:  # its first word: from here on an end of the trainer may be the job's doing
+                count = _logged(job.job_id, self._store.count_attempt(job.job_id))
+                taken_up.append(asyncio.create_task(count, name=f"{job.job_id}-attempt"))
             if latest.full():
                 latest.get_nowait()
             latest.put_nowait(progress)
@@ -296,15 +345,16 @@ class Jobs:
         async def write() -> None:
             while True:
                 progress = await latest.get()
-                await self._note(job.job_id, "progress", progress.model_dump())
+                await _logged(job.job_id, self._note(job.job_id, "progress", progress.model_dump()))
 
         writer = asyncio.create_task(write(), name=f"{job.job_id}-progress")
         try:
             return await self._trainer.train(job, on_progress)
         finally:
             writer.cancel()
+            # What was trained is returned: a cancellation that comes now comes too late.
             with contextlib.suppress(asyncio.CancelledError):
-                await writer
+                await asyncio.wait([writer, *taken_up])
 
     @staticmethod
     def _choices(job: JobRow, entry: ModelEntry) -> list[str]:
@@ -321,7 +371,9 @@ class Jobs:
         assert checkpoint is not None
         for attempt in range(1, PUBLISH_ATTEMPTS + 1):
             try:
-                await self._versions.publish(entry, checkpoint, metrics=outcome.metrics, job_id=job_id)
+                await self._versions.publish(
+                    entry, checkpoint, metrics=outcome.metrics, job_id=job_id, persist=self._persist
+                )
                 return
             except WorkerDied as error:
                 logger.warning("%s: the engine ended while it loaded the new step (%d)", job_id, attempt)
@@ -336,64 +388,13 @@ class Jobs:
         raise refusal
 
 
-def resolve_config(spec: JobSpec, model: ModelRow) -> ResolvedTrainConfig:
-    """The job's options with every automatic value filled in."""
-    values = spec.config.model_dump()
-    if values["learning_rate"] is None:
-        values["learning_rate"] = default_learning_rate(
-            model.base.parameters, whole=model.config.adapter is None
-        )
-    return ResolvedTrainConfig(**values)
+async def _logged(job_id: str, write: Awaitable[None]) -> None:
+    """Write what a job can do without: a failure is logged, and costs no trained step."""
+    try:
+        await write
+    except Exception as error:  # noqa: BLE001 - a boundary: none of it is worth the step
+        logger.warning("%s: something of its progress was not written: %s", job_id, error)
 
 
-def merged(parts: Sequence[RolloutOutcome]) -> tuple[RolloutStatus, str]:
-    """The outcome of a trajectory that took part in several comparisons: trained if one of them trained it."""
-    if not parts:
-        return RolloutStatus.FINISHED, "the trainer said nothing about it"
-    if len(parts) == 1:
-        return parts[0].status, parts[0].reason
-    trained = [part for part in parts if part.status is RolloutStatus.TRAINED]
-    others = [part for part in parts if part not in trained]
-    reasons = [f"{part.group_id.partition('/')[2] or 'the rollout'}: {part.reason}" for part in others]
-    return (trained or others)[0].status, "; ".join(reasons)
-
-
-def conclude(job: JobRow, outcome: TrainOutcome, notes: Sequence[str] = ()) -> tuple[JobResult, Outcomes]:
-    """What the job answers, and what becomes true in the store together with it."""
-    told: dict[str, list[RolloutOutcome]] = {}
-    for said in outcome.rollouts:
-        told.setdefault(said.rollout_id, []).append(said)
-    statuses: dict[str, RolloutChange] = {}
-    trajectories: list[TrajectoryOutcome] = []
-    for selected in job.spec.trajectories:
-        item = selected.outcome
-        if item is None:
-            status, reason = merged(told.get(selected.label or "", []))
-            item = TrajectoryOutcome(
-                group=selected.group,
-                index=selected.index,
-                rollout_id=selected.rollout_ids[0] if selected.rollout_ids else None,
-                status=status,
-                reason=reason,
-            )
-        trajectories.append(item)
-        for rollout_id in selected.rollout_ids:
-            before = statuses.get(rollout_id)
-            # A rollout in several trajectories is trained when one of them is.
-            if before is None or before.status is not RolloutStatus.TRAINED:
-                statuses[rollout_id] = RolloutChange(
-                    rollout_id=rollout_id, status=item.status, reason=item.reason
-                )
-    assert job.batch is not None
-    result = JobResult(
-        step=outcome.step,
-        published=outcome.published,
-        reason=outcome.reason,
-        batch=job.batch,
-        checkpoint_path=outcome.checkpoint.path if outcome.checkpoint is not None else None,
-        metrics=outcome.metrics,
-        trajectories=trajectories,
-        notes=[*job.spec.notes, *notes, *outcome.notes],
-    )
-    fates = [*job.spec.fates, *outcome.fates]
-    return result, Outcomes(rollouts=list(statuses.values()), choices=fates)
+def _cancelled() -> TrainingFailed:
+    return TrainingFailed("the job was cancelled", hint="its rollouts are as they were; train them again")

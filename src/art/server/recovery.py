@@ -24,7 +24,8 @@ async def recover(store: Store) -> None:
     """Settle what was in flight. Open jobs are not touched: they are run again.
 
     Rollouts that ran have lost their sessions: `infra_error`. Checkpoints that were being written are removed.
-    A finished checkpoint that nobody recorded, and that no open job will, is set aside, not deleted.
+    A finished checkpoint that nobody recorded, and that no open job will, is set aside, not deleted. The files of a
+    deleted one go.
     A history file that lacks a row of the store gets it.
     """
     interrupted = await store.interrupt_running(INTERRUPTED)
@@ -34,12 +35,19 @@ async def recover(store: Store) -> None:
     open_jobs = {job.info.job_id for job in await store.open_jobs()}
     for model in await store.list_models():
         known = {row.info.step for row in await store.list_checkpoints(model.project, model.name)}
-        await asyncio.to_thread(_tidy, model, known, open_jobs)
+        deleted = await store.deleted_steps(model.project, model.name)
+        await asyncio.to_thread(_tidy, model, known, deleted, open_jobs)
         history = await store.list_history(model.project, model.name)
         await asyncio.to_thread(_complete_history, Path(model.model_dir) / "history.jsonl", history)
 
 
-def _tidy(model: ModelRow, known: set[int], open_jobs: set[str]) -> None:
+def holds_step_of(model_dir: Path, job_id: str, *, after: int) -> bool:
+    """Whether a finished checkpoint of the job, of a step after `after`, lies in the model's folder."""
+    folders = [folder for folder in (model_dir / "checkpoints").glob("*") if folder.name.isdecimal()]
+    return any(int(folder.name) > after and _job_of(folder) == job_id for folder in folders)
+
+
+def _tidy(model: ModelRow, known: set[int], deleted: set[int], open_jobs: set[str]) -> None:
     checkpoints = Path(model.model_dir) / "checkpoints"
     if not checkpoints.is_dir():
         return
@@ -50,6 +58,11 @@ def _tidy(model: ModelRow, known: set[int], open_jobs: set[str]) -> None:
         if not folder.name.isdecimal():
             shutil.rmtree(folder, ignore_errors=True)
             logger.warning("removed %s: it was being written when the server ended", folder)
+        elif int(folder.name) in deleted:
+            # Renamed first: what is half gone must not look like a checkpoint.
+            doomed = folder.rename(folder.with_name(f".tmp-deleted-{folder.name}-{time.time_ns()}"))
+            shutil.rmtree(doomed, ignore_errors=True)
+            logger.warning("removed %s: it was deleted when the server ended", folder)
         elif _unpublished(model, folder, known) and _job_of(folder) not in open_jobs:
             aside = Path(model.model_dir) / SET_ASIDE / f"{folder.name}-{int(time.time())}"
             aside.parent.mkdir(exist_ok=True)

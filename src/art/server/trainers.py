@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from pydantic import BaseModel
 
 from art.config.model import Quantization
 from art.config.server import ServerConfig
+from art.errors import DeadlineExceeded
+from art.server.channel import Channel
 from art.server.supervise import Supervised, WorkerSpec
 from art.trainer.protocol import PrepareModel, Progress, SftJob, TrainJob, TrainOutcome
 from art.types.jobs import CheckpointInfo, ResolvedBaseModel
@@ -33,6 +36,9 @@ class WorkerTrainer:
         if settings.deterministic:
             argv.append("--deterministic")
         self._settings = settings
+        self._prepare_seconds = PREPARE_SECONDS
+        self._training: tuple[str, float] | None = None
+        """The model whose step is trained now, and since when (monotonic seconds)."""
         self.worker = Supervised(
             WorkerSpec(
                 name="trainer",
@@ -52,7 +58,23 @@ class WorkerTrainer:
         return ResolvedBaseModel.model_validate(result)
 
     async def prepare_model(self, request: PrepareModel) -> CheckpointInfo:
-        return CheckpointInfo.model_validate(await self._call("prepare_model", request, PREPARE_SECONDS))
+        """Publish a model's first step. A fresh one needs the policy, so it waits for a step that is being trained.
+
+        DeadlineExceeded names that step where the wait was too long.
+        """
+        try:
+            return CheckpointInfo.model_validate(
+                await self._call("prepare_model", request, self._prepare_seconds)
+            )
+        except DeadlineExceeded as error:
+            if self._training is None:
+                raise
+            busy, since = self._training
+            raise DeadlineExceeded(
+                f"{request.project}/{request.name} could not be made ready within {self._prepare_seconds:.0f} s",
+                cause=f"the trainer is training {busy}, {time.monotonic() - since:.0f} s so far",
+                hint="register it again when that step has ended, or cancel its job",
+            ) from error
 
     async def train(self, job: TrainJob | SftJob, on_progress: Callable[[Progress], None]) -> TrainOutcome:
         """Run one batch. Cancelling this coroutine cancels it in the trainer between micro-batches.
@@ -61,7 +83,16 @@ class WorkerTrainer:
         does not answer the cancellation within SETTLE_SECONDS is killed and started anew.
         """
         channel = await self.worker.channel()
-        result = await channel.call(
+        self._training = f"{job.project}/{job.name}", time.monotonic()
+        try:
+            return TrainOutcome.model_validate(await self._run(channel, job, on_progress))
+        finally:
+            self._training = None
+
+    async def _run(
+        self, channel: Channel, job: TrainJob | SftJob, on_progress: Callable[[Progress], None]
+    ) -> dict[str, Any]:
+        return await channel.call(
             "train_sft" if isinstance(job, SftJob) else "train",
             job.model_dump(mode="json"),
             silence=self._settings.train_seconds,
@@ -71,7 +102,6 @@ class WorkerTrainer:
                 f"it did not answer a cancellation within {SETTLE_SECONDS:.0f} s"
             ),
         )
-        return TrainOutcome.model_validate(result)
 
     async def delete_checkpoint(self, path: str) -> None:
         await self._call("delete_checkpoint", {"path": path}, PREPARE_SECONDS)

@@ -12,12 +12,14 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from art.engine.protocol import BASE_VERSION, AdapterCheck, AdapterRef, Engine
 from art.errors import ArtError, Conflict, DeadlineExceeded, InfraError, InvalidInput, NotFound
 from art.server.body import whole_number
 from art.server.engines import EnginePool
+from art.server.persist import Persist
 from art.server.self_check import check_adapter
 from art.store.records import ModelRow
 from art.store.store import Store
@@ -305,8 +307,12 @@ class Versions:
         *,
         metrics: dict[str, float] | None = None,
         job_id: str | None = None,
+        persist: Persist | None = None,
     ) -> None:
-        """Load, check, record, then make it the latest. InfraError when the self-check fails; nothing changes then."""
+        """Load, check, record, then make it the latest. InfraError when the self-check fails; nothing changes then.
+
+        With `persist` a store that cannot write is waited for. A step that is recorded already changes no latest.
+        """
         before = entry.checkpoints.get(info.step)
         if before is not None and before.sha256 != info.sha256:
             self.lost(entry, info.step)
@@ -314,23 +320,25 @@ class Versions:
         try:
             if not info.is_base:
                 await self.ensure_loaded(entry, info.step)
-            await self._store.put_checkpoint(info, metrics, job_id)
+            record = partial(self._store.put_checkpoint, info, metrics, job_id)
+            latest = await (record() if persist is None else persist(entry.version(info.step), record))
         except BaseException:
             if before is None:
                 del entry.checkpoints[info.step]
             else:
                 entry.checkpoints[info.step] = before
             raise
-        entry.step = info.step
-        entry.row = entry.row.model_copy(update={"step": info.step})
+        _set_step(entry, latest)
 
     async def roll_back(self, entry: ModelEntry, step: int) -> None:
-        """Make an earlier step the latest again; nothing is deleted. NotFound where it is not there any more."""
-        entry.checkpoint(step)
-        await self.ensure_loaded(entry, step)
-        await self._store.set_latest(*entry.key, step)
-        entry.step = step
-        entry.row = entry.row.model_copy(update={"step": step})
+        """Make an earlier step the latest again; nothing is deleted.
+
+        NotFound where it is not there any more, Conflict while a job of the model is open.
+        """
+        await self._store.require_idle(*entry.key)  # before an adapter is loaded for nothing
+        async with self.lease(entry, step):  # until it is the latest, which nobody deletes
+            await self._store.set_latest(*entry.key, step)
+            _set_step(entry, step)
 
     async def forget(self, entry: ModelEntry, step: int) -> None:
         """A deleted checkpoint: no call gets it any more, and the engine drops it. Conflict while it is used."""
@@ -348,6 +356,11 @@ class Versions:
             async with slots.changed:
                 slots.versions.pop(version, None)
                 await engine.unload_adapter(version)
+
+
+def _set_step(entry: ModelEntry, step: int) -> None:
+    entry.step = step
+    entry.row = entry.row.model_copy(update={"step": step})
 
 
 def _load_renderer(folder: Path, chat_template: str | None, history: str) -> tuple[Renderer, Proof]:

@@ -100,24 +100,11 @@ def events_after(conn: Conn, job_id: str, after: int) -> list[JobEvent]:
     ]
 
 
-def start_job(conn: Conn, job_id: str, event: str) -> JobRow:
-    """Mark a job running, count the attempt, and fix its batch number and parent step at the first."""
-    job = get_job(conn, job_id)
-    if job.info.status not in OPEN:
-        raise Conflict(f"the job {job_id} has ended", cause=f"its status is {job.info.status}")
-    model = one(
-        conn, "SELECT step, batch FROM models WHERE project = ? AND name = ?", job.info.project, job.info.name
+def count_attempt(conn: Conn, job_id: str) -> None:
+    """Count one more attempt; one that has ended stays as it is."""
+    conn.execute(
+        "UPDATE jobs SET attempts = attempts + 1 WHERE job_id = ? AND status IN (?, ?)", (job_id, *OPEN)
     )
-    if model is None:
-        raise NotFound(f"the model {job.info.project}/{job.info.name} is not registered")
-    if job.batch is None:
-        job.batch, job.parent_step = model["batch"] + 1, model["step"]
-    job.info.status = "running"
-    job.info.attempts += 1
-    job.info.started_at = job.info.started_at or time.time()
-    put_job(conn, job)
-    add_event(conn, job_id, event, {"attempt": job.info.attempts, "batch": job.batch})
-    return job
 
 
 def end_job(
@@ -140,9 +127,30 @@ def end_job(
     return job
 
 
+def batch_owner(conn: Conn, job: JobRow) -> str | None:
+    """The job whose batch is recorded under the number that `job` has; None when there is none."""
+    row = one(
+        conn,
+        "SELECT job_id FROM batches WHERE project = ? AND name = ? AND batch = ?",
+        job.info.project,
+        job.info.name,
+        job.batch,
+    )
+    return None if row is None else str(row["job_id"])
+
+
 def count_batch(conn: Conn, job: JobRow, result: JobResult) -> None:
-    """Record the batch of a job that ended well and advance the model's counter. Repeating changes nothing."""
+    """Record the batch of a job that ended well and advance the model's counter. Repeating changes nothing.
+
+    Conflict when the number is another job's batch: a record is never overwritten.
+    """
     info = job.info
+    owner = batch_owner(conn, job)
+    if owner is not None and owner != info.job_id:
+        raise Conflict(
+            f"batch {job.batch} of {info.project}/{info.name} is that of {owner}",
+            hint="send the batch again: it gets a number of its own",
+        )
     insert(
         conn,
         "batches",

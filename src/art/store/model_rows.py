@@ -6,6 +6,7 @@ import hashlib
 import time
 from typing import Any
 
+from art.errors import Conflict, NotFound
 from art.store.records import CheckpointRow, LoggedTrajectory, ModelRow
 from art.store.sql import Conn, Row, dumps, insert, loads, one, rows
 from art.types.jobs import CheckpointInfo
@@ -50,8 +51,17 @@ def list_models(conn: Conn) -> list[ModelRow]:
     return [_model(row) for row in rows(conn, "SELECT * FROM models ORDER BY created_at, project, name")]
 
 
-def put_checkpoint(conn: Conn, info: CheckpointInfo, metrics: dict[str, float], job_id: str | None) -> None:
-    """Record a published step and make it the latest. Repeating it changes nothing."""
+def put_checkpoint(conn: Conn, info: CheckpointInfo, metrics: dict[str, float], job_id: str | None) -> int:
+    """Record a published step and make it the latest; returns the latest. Repeating it changes nothing."""
+    known = one(
+        conn,
+        "SELECT info FROM checkpoints WHERE project = ? AND name = ? AND step = ? AND deleted_at IS NULL",
+        info.project,
+        info.name,
+        info.step,
+    )
+    if known is not None and CheckpointInfo.model_validate_json(known["info"]) == info:
+        return _latest(conn, info)
     values = {
         "project": info.project,
         "name": info.name,
@@ -67,6 +77,13 @@ def put_checkpoint(conn: Conn, info: CheckpointInfo, metrics: dict[str, float], 
         "UPDATE models SET step = MAX(step, ?) WHERE project = ? AND name = ?",
         (info.step, info.project, info.name),
     )
+    return _latest(conn, info)
+
+
+def _latest(conn: Conn, info: CheckpointInfo) -> int:
+    """The latest step of the checkpoint's model; the checkpoint's own where the model is being registered."""
+    row = one(conn, "SELECT step FROM models WHERE project = ? AND name = ?", info.project, info.name)
+    return info.step if row is None else int(row["step"])
 
 
 def list_checkpoints(conn: Conn, project: str, name: str) -> list[CheckpointRow]:
@@ -90,7 +107,13 @@ def list_checkpoints(conn: Conn, project: str, name: str) -> list[CheckpointRow]
 
 
 def remove_checkpoint(conn: Conn, project: str, name: str, step: int) -> bool:
-    """Mark a step deleted; False when there was none. The row stays: steps are never reused."""
+    """Mark a step deleted; False when there was none. The row stays: steps are never reused.
+
+    Conflict when it is the latest.
+    """
+    latest = one(conn, "SELECT step FROM models WHERE project = ? AND name = ?", project, name)
+    if latest is not None and latest["step"] == step:
+        raise Conflict(f"{project}/{name}@{step} is in use", cause="it is the latest step")
     done = conn.execute(
         "UPDATE checkpoints SET deleted_at = ?"
         " WHERE project = ? AND name = ? AND step = ? AND deleted_at IS NULL",
@@ -99,8 +122,48 @@ def remove_checkpoint(conn: Conn, project: str, name: str, step: int) -> bool:
     return done.rowcount > 0
 
 
+def deleted_steps(conn: Conn, project: str, name: str) -> set[int]:
+    """Steps that were deleted: their files are of no use any more."""
+    found = rows(
+        conn,
+        "SELECT step FROM checkpoints WHERE project = ? AND name = ? AND deleted_at IS NOT NULL",
+        project,
+        name,
+    )
+    return {row["step"] for row in found}
+
+
+def require_idle(conn: Conn, project: str, name: str) -> None:
+    """Conflict while a job of the model is open: it would publish on top of the step it began with."""
+    found = rows(
+        conn,
+        "SELECT job_id FROM jobs WHERE project = ? AND name = ? AND status IN ('queued', 'running')",
+        project,
+        name,
+    )
+    if found:
+        raise Conflict(
+            f"{project}/{name} is being trained",
+            cause=f"open jobs: {', '.join(row['job_id'] for row in found)}",
+            hint="wait, or cancel them",
+        )
+
+
 def set_latest(conn: Conn, project: str, name: str, step: int) -> None:
-    """Make a step that is there the model's latest, whatever was published after it."""
+    """Make a step that is there the model's latest, whatever was published after it.
+
+    Conflict while a job of the model is open, NotFound where the step was deleted meanwhile.
+    """
+    require_idle(conn, project, name)
+    there = one(
+        conn,
+        "SELECT 1 FROM checkpoints WHERE project = ? AND name = ? AND step = ? AND deleted_at IS NULL",
+        project,
+        name,
+        step,
+    )
+    if there is None:
+        raise NotFound(f"{project}/{name} has no step {step}", cause="it was deleted")
     conn.execute("UPDATE models SET step = ? WHERE project = ? AND name = ?", (step, project, name))
 
 

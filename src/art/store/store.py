@@ -15,7 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from art.store import call_rows, job_rows, key_rows, model_rows, purge, rollout_rows, upstream_rows
+from art.store import (
+    call_rows,
+    job_changes,
+    job_rows,
+    key_rows,
+    model_rows,
+    purge,
+    rollout_rows,
+    upstream_rows,
+)
 from art.store.blobs import BlobStore
 from art.store.database import Database
 from art.store.purge import PurgeFilter
@@ -85,21 +94,29 @@ class Store:
 
     async def put_checkpoint(
         self, info: CheckpointInfo, metrics: dict[str, float] | None = None, job_id: str | None = None
-    ) -> None:
-        """Record a published step and make it the model's latest. Idempotent."""
-        await self._db.write(lambda conn: model_rows.put_checkpoint(conn, info, metrics or {}, job_id))
+    ) -> int:
+        """Record a published step and make it the model's latest; returns the latest. Idempotent."""
+        return await self._db.write(lambda conn: model_rows.put_checkpoint(conn, info, metrics or {}, job_id))
 
     async def list_checkpoints(self, project: str, name: str) -> list[CheckpointRow]:
         """Oldest first, without deleted ones."""
         return await self._db.read(lambda conn: model_rows.list_checkpoints(conn, project, name))
 
     async def remove_checkpoint(self, project: str, name: str, step: int) -> bool:
-        """Forget a step; False when there was none."""
+        """Forget a step; False when there was none. Conflict when it is the latest."""
         return await self._db.write(lambda conn: model_rows.remove_checkpoint(conn, project, name, step))
 
     async def set_latest(self, project: str, name: str, step: int) -> None:
-        """Make a step that is there the model's latest."""
+        """Make a step that is there the model's latest. Conflict while a job is open, NotFound once deleted."""
         await self._db.write(lambda conn: model_rows.set_latest(conn, project, name, step))
+
+    async def require_idle(self, project: str, name: str) -> None:
+        """Conflict while a job of the model is open."""
+        await self._db.read(lambda conn: model_rows.require_idle(conn, project, name))
+
+    async def deleted_steps(self, project: str, name: str) -> set[int]:
+        """Steps that were deleted, whether or not their files were."""
+        return await self._db.read(lambda conn: model_rows.deleted_steps(conn, project, name))
 
     async def last_step(self, project: str, name: str) -> int:
         """The highest step that the model ever published, deleted ones included; 0 without any."""
@@ -288,20 +305,7 @@ class Store:
         The same idempotency key returns the job it made before and changes nothing.
         """
         kept = [item.model_copy(update={"metadata": self._redact.text(item.metadata)}) for item in rewards]
-
-        def run(conn: Conn) -> JobRow:
-            if idempotency is not None:
-                ref = job_rows.claim(conn, idempotency)
-                if ref != job.info.job_id:
-                    return job_rows.get_job(conn, ref)
-            for item in kept:
-                rollout_rows.set_reward(conn, item)
-                rollout_rows.finish_rollout(conn, item.rollout_id, RolloutStatus.FINISHED, "")
-            job_rows.put_job(conn, job)
-            job_rows.add_event(conn, job.info.job_id, "queued", {})
-            return job
-
-        return await self._db.write(run)
+        return await self._db.write(lambda conn: job_changes.submit(conn, job, kept, idempotency))
 
     async def get_job(self, job_id: str) -> JobRow:
         """NotFound when there is none."""
@@ -312,21 +316,16 @@ class Store:
         return await self._db.read(job_rows.open_jobs)
 
     async def start_job(self, job_id: str, event: str = "started") -> JobRow:
-        """Mark a job running, count the attempt, and fix batch number and parent step at the first one."""
-        return await self._db.write(lambda conn: job_rows.start_job(conn, job_id, event))
+        """Mark a job running and give it its place: batch number and parent step."""
+        return await self._db.write(lambda conn: job_changes.start(conn, job_id, event))
+
+    async def count_attempt(self, job_id: str) -> None:
+        """The trainer has taken up the job once more."""
+        await self._db.write(lambda conn: job_rows.count_attempt(conn, job_id))
 
     async def cancel_job(self, job_id: str) -> JobRow:
         """A queued job is cancelled at once; for a running one the wish is recorded."""
-
-        def run(conn: Conn) -> JobRow:
-            job = job_rows.get_job(conn, job_id)
-            if job.info.status == "queued":
-                return job_rows.end_job(conn, job_id, status="cancelled", result=None, error=None)
-            job.cancel_requested = True
-            job_rows.put_job(conn, job)
-            return job
-
-        return await self._db.write(run)
+        return await self._db.write(lambda conn: job_changes.cancel(conn, job_id))
 
     async def fail_job(self, job_id: str, *, status: str, error: dict[str, str]) -> JobRow:
         """End a job as `failed` or `cancelled`. Nothing it was given is lost: its rollouts stay as they were."""
@@ -336,17 +335,7 @@ class Store:
 
     async def complete_job(self, job_id: str, result: JobResult, outcomes: Outcomes) -> JobRow:
         """Success: result, statuses, fates, batch counter and event become true together."""
-
-        def run(conn: Conn) -> JobRow:
-            job = job_rows.get_job(conn, job_id)
-            if job.info.status not in job_rows.OPEN:
-                return job
-            notes = rollout_rows.set_trained(conn, outcomes, result.step)
-            done = result.model_copy(update={"notes": [*result.notes, *notes]})
-            job_rows.count_batch(conn, job, done)
-            return job_rows.end_job(conn, job_id, status="succeeded", result=done, error=None)
-
-        return await self._db.write(run)
+        return await self._db.write(lambda conn: job_changes.complete(conn, job_id, result, outcomes))
 
     async def add_event(self, job_id: str, kind: str, data: dict[str, Any]) -> JobEvent:
         return await self._db.write(lambda conn: job_rows.add_event(conn, job_id, kind, data))

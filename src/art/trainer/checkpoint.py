@@ -181,7 +181,7 @@ class CheckpointStore:
         """Delete what a killed process left; returns the names."""
         leftovers = sorted(self.root.glob(f"{TEMPORARY}*")) if self.root.is_dir() else []
         for path in leftovers:
-            shutil.rmtree(path)
+            remove_folder(path)
         return [path.name for path in leftovers]
 
     def manifest(self, step: int) -> Manifest:
@@ -362,7 +362,19 @@ def delete_checkpoint(path: Path) -> None:
         )
     doomed = path.with_name(f"{TEMPORARY}deleted-{path.name}-{os.getpid()}")
     path.rename(doomed)
-    shutil.rmtree(doomed)
+    remove_folder(doomed)
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder; what is gone already is fine: a training step removes leftovers while a deletion runs."""
+
+    def ignore_missing(
+        function: Callable[..., Any], path: str, found: tuple[Any, BaseException, Any]
+    ) -> None:
+        if not isinstance(found[1], FileNotFoundError):
+            raise found[1]
+
+    shutil.rmtree(folder, onerror=ignore_missing)
 
 
 def file_sha256(path: Path) -> str:

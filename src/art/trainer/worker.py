@@ -1,8 +1,8 @@
 """The trainer's process: `python -m art.trainer.worker`, speaking `art.ipc` as trainer/protocol.py says.
 
-Three threads beside the heartbeat: the main thread reads the channel, so that a cancellation is heard at
-once; one thread trains, one request after another; one resolves base models, so that registering a model
-does not wait for a training step.
+Four threads beside the heartbeat: the main thread reads the channel, so that a cancellation is heard at
+once; one thread trains, one request after another; one resolves base models, and one copies and deletes the
+files of checkpoints, so that neither waits for a training step.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
 """Linux's prctl: the signal this process gets when the thread that started it ends."""
 
+TRAINING = "train"
+"""Before the name of the thread that trains."""
+
 Handler = Callable[[dict[str, Any], Callable[[Progress], None]], dict[str, Any]]
 
 
@@ -44,8 +47,9 @@ class Worker:
         self._trainer = trainer
         self._channel = channel
         self._cache_dir = cache_dir
-        self._training = ThreadPoolExecutor(1, thread_name_prefix="train")
+        self._training = ThreadPoolExecutor(1, thread_name_prefix=TRAINING)
         self._resolving = ThreadPoolExecutor(1, thread_name_prefix="resolve")
+        self._filing = ThreadPoolExecutor(1, thread_name_prefix="files")
         self._cancelled: dict[int, threading.Event] = {}
         self._stats: dict[str, Any] = {"running": 0, "phase": "", "jobs": 0}
         self._methods: dict[str, tuple[ThreadPoolExecutor, Handler]] = {
@@ -53,7 +57,7 @@ class Worker:
             "prepare_model": (self._training, self._prepare),
             "train": (self._training, self._train),
             "train_sft": (self._training, self._train_sft),
-            "delete_checkpoint": (self._training, self._delete),
+            "delete_checkpoint": (self._filing, self._delete),
         }
 
     def stats(self) -> dict[str, Any]:
@@ -82,8 +86,11 @@ class Worker:
             self._channel.send({"id": key, "error": unknown.to_dict()})
             return
         executor, handler = self._methods[method]
+        params = dict(message.get("params") or {})
+        if handler == self._prepare and params.get("fork_of"):
+            executor = self._filing  # a fork is a copy: it needs no policy
         self._cancelled[key] = threading.Event()
-        executor.submit(self._serve, key, handler, dict(message.get("params") or {}))
+        executor.submit(self._serve, key, handler, params)
 
     def _serve(self, key: int, handler: Handler, params: dict[str, Any]) -> None:
         """Run one request and answer it, whatever happens."""
@@ -96,6 +103,8 @@ class Worker:
             self._channel.send({"id": key, "event": progress.model_dump()})
 
         try:
+            if cancelled.is_set():  # while it waited for the one before it
+                raise TrainingFailed("The request was cancelled", hint="nothing was published")
             answer: Message = {"id": key, "result": handler(params, on_progress)}
         except ArtError as error:
             answer = {"id": key, "error": error.to_dict()}
@@ -118,7 +127,8 @@ class Worker:
             )
             answer = {"id": key, "error": failed.to_dict()}
         finally:
-            self._stats = self._stats | {"running": 0, "phase": "", "jobs": self._stats["jobs"] + 1}
+            if threading.current_thread().name.startswith(TRAINING):  # the others run beside it
+                self._stats = self._stats | {"running": 0, "phase": "", "jobs": self._stats["jobs"] + 1}
         try:
             if self._channel.send(answer):
                 log.error("the answer to request %d could not be sent: an error was sent instead", key)

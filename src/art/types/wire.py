@@ -345,6 +345,7 @@ class JobInfo(BaseModel):
     started_at: float | None = None
     ended_at: float | None = None
     attempts: int = 0
+    """How often the trainer took it up."""
     result: JobResult | None = None
     error: dict[str, str] | None = None
 
