@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # has torch already keeps it.
 TORCH_ARGS ?=
 
-.PHONY: help setup demo test test-clients test-trl test-kills hostile fuzz test-templates lint format bench-engine bench-gateway bench-demo bench-train bench-deterministic study mutations clean
+.PHONY: help setup demo test test-clients test-trl hostile fuzz test-templates lint format bench-engine bench-gateway bench-demo bench-train study bench-deterministic test-kills mutations clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from blocks import FILES, ROOT, Block, blocks
 
+from art.testing.server import ArtServer
+
 BASE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SECONDS = 150
 BIN = Path(sys.executable).parent
@@ -35,12 +37,14 @@ class Place:
     def key(self) -> str:
         return (self.folder / "runs" / "server" / "admin.key").read_text().strip()
 
-    def run(self, command: list[str] | str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, command: list[str] | str, *, cwd: Path | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """A command in the folder, with the environment's `art` and `python` first on the path."""
         return subprocess.run(
             command,
             shell=isinstance(command, str),
-            cwd=self.folder,
+            cwd=cwd or self.folder,
             env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **environment},
             capture_output=True,
             text=True,
@@ -74,7 +78,9 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> Ite
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     here = Place(tmp_path_factory.mktemp("docs"), tiny_model_dir, port)
-    yield here
+    # A program that names no folder uses `.art` where it runs, and a server that runs there already: one start for all.
+    with ArtServer(here.folder / ".art", engine="torch"):
+        yield here
     if here.server is not None:
         here.server.terminate()
         here.server.wait(30)
@@ -90,7 +96,10 @@ def run_python(place: Place, block: Block) -> None:
     file = place.folder / "program.py"
     file.write_text(place.cheap(block.text))
     key = {"ART_API_KEY": place.key} if "ART_API_KEY" in block.text else {}
-    done = place.run([sys.executable, str(file)], **key)
+    # A deterministic server is another one than that of the folder.
+    own = place.folder / "own" if "deterministic=True" in block.text else place.folder
+    own.mkdir(exist_ok=True)
+    done = place.run([sys.executable, str(file)], cwd=own, **key)
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stdout.strip(), "a program of the documentation shows something"
 
@@ -140,20 +149,39 @@ def start_serve(place: Place, text: str) -> None:
     place.start_server(place.cheap(text).strip())
 
 
-def run_curl_keys(place: Place, text: str) -> None:
+def run_keys(place: Place, text: str) -> None:
     """Needs the server of the `art serve` block; the key it makes may look and not register."""
     start_serve(place, "art serve --path runs --port 7999")
-    made = json.loads(place.run(place.cheap(text)).stdout)
-    assert (made["info"]["role"], made["info"]["project"]) == ("infer", "my-project")
+    done = place.run(text)
+    assert done.returncode == 0, done.stderr
+    key, *listed = done.stdout.splitlines()
+    assert [line for line in listed if "infer" in line and "my-project" in line and "the web site" in line]
 
     def status(path: str, *options: str) -> str:
-        header = f"Authorization: Bearer {made['key']}"
+        header = f"Authorization: Bearer {key}"
         url = f"http://127.0.0.1:{place.port}/api/v1/{path}"
         command = ["curl", "-s", "-o", os.devnull, "-w", "%{http_code}", "-H", header, *options, url]
         return place.run(command).stdout
 
     assert status("health") == "200"
     assert status("rollouts", "-d", '{"model": "my-project/my-agent"}') in {"401", "403"}
+
+
+def run_backup(place: Place, text: str) -> None:
+    """Of the server of the `art serve` block, which runs."""
+    start_serve(place, "art serve --path runs --port 7999")
+    place.run("rm -rf backups srv && mkdir backups srv")
+    done = place.run(text.replace("/backups/", "backups/").replace("/srv/", "srv/"))
+    assert done.returncode == 0, done.stderr
+    assert (place.folder / "srv" / "art" / "server" / "art.db").exists()
+
+
+def run_purge(place: Place, text: str) -> None:
+    """As a script has to: without the question."""
+    start_serve(place, "art serve --path runs --port 7999")
+    done = place.run(f"{text} --yes")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("deleted ")
 
 
 def run_curl(place: Place, text: str) -> None:
@@ -221,7 +249,9 @@ SHELL: dict[str, Callable[[Place, str], None]] = {
     "make test": run_make_test,
     'pip install ".[server]"': run_pip_install,
     "art serve --path runs --port 7999": start_serve,
-    "curl -s http://127.0.0.1:7999/api/v1/keys \\": run_curl_keys,
+    'art key create --role infer --project my-project --label "the web site" --expires 30d --path runs': run_keys,
+    "art backup /backups/art-2026-11-30 --path runs": run_backup,
+    "art data purge --project my-project --older-than 90d --path runs": run_purge,
     "curl -s http://127.0.0.1:7999/api/v1/rollouts \\": run_curl,
     ".ci/run": run_ci,
     "art doctor --base-model HuggingFaceTB/SmolLM2-135M-Instruct": run_doctor,

@@ -174,11 +174,11 @@ def test_the_command_prints_compares_and_fails(served: Served, tmp_path: Path) -
 
 
 def test_the_command_says_what_is_wrong(served: Served, tmp_path: Path) -> None:
-    for arguments, said in (
-        (["--base-url", "http://127.0.0.1:1/v1"], "--base-url needs --model"),
-        (["--base-url", "http://127.0.0.1:1/v1", "--path", "x"], "--path would be ignored"),
-        (["--against", "none.json"], "holds no evaluation"),
-        (["--reward", "nowhere:reward"], "cannot be imported"),
+    for arguments, said, status in (
+        (["--base-url", "http://127.0.0.1:1/v1"], "--base-url needs --model", 2),
+        (["--base-url", "http://127.0.0.1:1/v1", "--path", "x"], "--path would be ignored", 2),
+        (["--against", "none.json"], "holds no evaluation", 1),
+        (["--reward", "nowhere:reward"], "cannot be imported", 1),
     ):
         done = command(tmp_path, *arguments)
-        assert (done.returncode, said in done.stderr) == (1, True), done.stderr
+        assert (done.returncode, said in done.stderr) == (status, True), done.stderr
