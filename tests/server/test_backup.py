@@ -132,7 +132,9 @@ def test_a_checkpoint_that_is_deleted_meanwhile_is_told_and_marked(
     info = back_up(root, tmp_path / "second")
     assert any(f"checkpoints/{step:04d}" in name for name in info.deleted_meanwhile)
     with sqlite3.connect(tmp_path / "second" / FILES / "server" / "art.db") as conn:
-        rows = conn.execute("SELECT deleted_at FROM checkpoints WHERE step = ?", (step,)).fetchall()
+        rows = conn.execute(
+            "SELECT deleted_at FROM checkpoints WHERE name = 'm' AND step = ?", (step,)
+        ).fetchall()
     assert rows
     assert rows[0][0] is not None
 
