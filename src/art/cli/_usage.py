@@ -7,3 +7,5 @@ from art.errors import ConfigError
 
 class WrongUsage(ConfigError):
     """Options that contradict each other, are missing or cannot be read. Exit status 2, as for an unknown option."""
+
+    code = "usage"
