@@ -129,7 +129,7 @@ def run_make_demo(place: Place, text: str) -> None:
 
 
 def run_make_test(place: Place, text: str) -> None:
-    done = make(place, "test", "-q tests/unit/test_packaging_ci.py")
+    done = make(place, "test", "-q --numprocesses 0 tests/unit/test_packaging_ci.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d+ passed", done.stdout)
 

@@ -340,7 +340,7 @@ def test_a_step_goes_on_in_another_process_bit_for_bit(
 def test_another_optimizer_starts_anew_and_says_so(trainer: Trainer, recorder: Recorder) -> None:
     store = CheckpointStore(recorder.model_dir)
     notes = [step(trainer, recorder, 0).notes, step(trainer, recorder, 1).notes]
-    assert not any("optimizer" in note for of_step in notes for note in of_step)
+    assert not any("the optimizer is" in note for of_step in notes for note in of_step)
     changed = step(trainer, recorder, 2, optimizer="adam")
     assert any("the optimizer is adam and was adamw" in note for note in changed.notes)
     counts = {name: value for name, value in store.load_optimizer(3).items() if name.endswith(".step")}

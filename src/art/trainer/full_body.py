@@ -19,7 +19,7 @@ from art.base_model.memory import memory_bytes
 from art.errors import ConfigError, boundary
 from art.trainer.attention import Plan
 from art.trainer.memory import Taken
-from art.trainer.peft_body import TREE, PeftBody, tree_interface
+from art.trainer.peft_body import TREE, PeftBody, Switch, tree_interface
 
 TRAINING_BYTES = 20
 """Of memory a weight takes: itself, its gradient, AdamW's two moments, and the base model's value, in float32."""
@@ -39,7 +39,7 @@ class FullBody(PeftBody):
         self.device = next(model.parameters()).device
         self.parameters = dict(model.named_parameters())
         self.layers = 0
-        self.checkpointing = False
+        self._switch = Switch()
 
     @classmethod
     def load_whole(cls, base: Path, *, dtype: torch.dtype) -> FullBody:

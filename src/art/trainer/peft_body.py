@@ -25,13 +25,13 @@ TREE = "art_tree"
 """The name under which transformers knows our attention; the plan travels as the keyword `art_plan`."""
 
 
-class _Switch:
+class Switch:
     """Whether layers are computed again in the backward pass."""
 
     on = False
 
 
-def _switched(layer: torch.nn.Module, switch: _Switch) -> Callable[..., Any]:
+def _switched(layer: torch.nn.Module, switch: Switch) -> Callable[..., Any]:
     """The layer's forward pass, computed again in the backward pass where the switch is on.
 
     transformers' own checkpointing wants layers in training mode, where those of some models drop features out. The
@@ -57,7 +57,7 @@ class PeftBody:
         self.parameters: dict[str, torch.nn.Parameter] = {
             name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
         }
-        self._switch = _Switch()
+        self._switch = Switch()
         layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
         for layer in layers:
             layer.forward = _switched(layer, self._switch)
