@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # has torch already keeps it.
 TORCH_ARGS ?=
 
-.PHONY: help setup demo test test-clients test-trl hostile fuzz test-templates lint format bench-engine bench-gateway bench-demo bench-train study bench-deterministic test-kills mutations clean
+.PHONY: help setup demo test test-extended test-clients test-trl hostile fuzz test-templates lint format bench-engine bench-gateway bench-demo bench-train study bench-deterministic test-kills mutations clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each
@@ -38,6 +38,9 @@ test: $(STAMP) ## Run all tests (ARGS="-k name" for some of them)
 # Other people's libraries have other people's requirements: they never meet ours.
 CLIENTS := .venv-clients
 CLIENTS_STAMP := $(CLIENTS)/.installed
+
+test-extended: $(STAMP) ## The tests that `make test` leaves out for their length
+	$(BIN)/python -m pytest -m extended $(ARGS)
 
 test-clients: $(STAMP) $(CLIENTS_STAMP) ## Agents on real SDKs and frameworks as rollouts (needs node, npm, curl, jq)
 	ART_CLIENTS_PYTHON=$(abspath $(CLIENTS))/bin/python $(BIN)/python -m pytest tests/clients/test_clients.py $(ARGS)

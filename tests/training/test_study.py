@@ -39,6 +39,7 @@ def wait_for(file: Path, study: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.extended
 def test_a_killed_study_goes_on_with_the_run_it_was_at(tmp_path: Path, tiny_model_dir: Path) -> None:
     study = subprocess.Popen(
         command(tmp_path, tiny_model_dir),
