@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from train_kit import ENVIRONMENT, MODEL, Trained
+from train_kit import ENVIRONMENT, FINAL, MODEL, Trained
 
 from art.store.store import Store
 from art.testing.server import ArtServer
@@ -238,7 +238,7 @@ def freeze_while_writing(trained: Trained, pid: int, caught: threading.Event, ha
 def test_during_a_checkpoint_write(trained: Trained) -> None:
     """Killed with a half-written checkpoint on the disk: it is removed, and the step is trained again."""
     half_written = 0
-    for _ in range(4):
+    for _ in range(8):
         step, batch = place(trained)
         group = trained.group([0.0, 1.0, 0.5])
         caught, halt = threading.Event(), threading.Event()
@@ -247,9 +247,13 @@ def test_during_a_checkpoint_write(trained: Trained) -> None:
         )
         watcher.start()
         job_id = trained.submit([group]).json()["job_id"]
-        assert caught.wait(60), "no checkpoint was written"
+        while not caught.wait(0.2) and trained.job(job_id)["status"] not in FINAL:
+            pass
         halt.set()
         watcher.join()
+        if not caught.is_set():  # on a busy machine the write may be over between two looks
+            assert trained.finished(job_id)["status"] == "succeeded"
+            continue
         left: list[str] = []
 
         def look(left: list[str] = left) -> None:
