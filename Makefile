@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 
+# The tests start hundreds of processes: each would compile the whole package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -13,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # has torch already keeps it.
 TORCH_ARGS ?=
 
-.PHONY: help setup demo test test-extended test-clients test-trl hostile fuzz test-templates lint format bench-engine bench-gateway bench-demo bench-train study bench-deterministic test-kills mutations clean
+.PHONY: help setup demo test test-faults test-extended test-clients test-trl hostile fuzz test-templates lint format bench-engine bench-gateway bench-demo bench-train study bench-deterministic test-kills mutations clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each
@@ -32,8 +35,12 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 demo: $(STAMP) ## Train SmolLM2-135M on a tool agent and show before and after (ARGS="--task tictactoe")
 	$(BIN)/art demo $(ARGS)
 
-test: $(STAMP) ## Run all tests (ARGS="-k name" for some of them)
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+# Three files at a time on two cores: many tests wait for a process. Files that kill things run by themselves, below.
+test: $(STAMP) ## Run the tests (ARGS="-k name" for some of them)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --ignore tests/faults $(ARGS)
+
+test-faults: $(STAMP) ## Kill, freeze and starve the real processes, and see what is lost
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/faults $(ARGS)
 
 # Other people's libraries have other people's requirements: they never meet ours.
 CLIENTS := .venv-clients
@@ -125,6 +132,4 @@ mutations: $(STAMP) ## Put 15 known faults into the code, one by one, and see th
 	$(BIN)/python tests/mutations/run.py $(ARGS)
 
 clean: ## Remove .venv and caches
-	rm -rf $(VENV) $(CLIENTS) $(TRL) tests/clients/node/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
-
-	rm -rf $(VENV) $(CLIENTS) $(TEMPLATES) tests/clients/node/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
+	rm -rf $(VENV) $(CLIENTS) $(TRL) $(TEMPLATES) tests/clients/node/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

@@ -35,13 +35,15 @@ def query(served: Served, sql: str, *args: Any) -> list[Any]:
 
 class TestModels:
     def test_registering_again_changes_nothing(self, served: Served) -> None:
-        first = served.register("tests", "alpha")
-        assert served.register("tests", "alpha") == first
-        assert (first["step"], first["batch"], first["inference_name"]) == (0, 0, MODEL)
+        name = fresh()  # other files train `tests/alpha`
+        first = served.register("tests", name)
+        assert served.register("tests", name) == first
+        assert (first["step"], first["batch"], first["inference_name"]) == (0, 0, f"tests/{name}")
         assert Path(first["model_dir"], "model.json").exists()
+        served.register("other", name)
         names = [model["name"] for model in served.api("GET", "models")["models"]]
-        assert names.count("alpha") == 2  # tests/alpha and other/alpha
-        assert served.api("GET", f"models/{MODEL}") == first
+        assert names.count(name) == 2  # one in each project
+        assert served.api("GET", f"models/tests/{name}") == first
 
     def test_another_configuration_under_the_name_is_refused_by_field(self, served: Served) -> None:
         config = {"base_model": served.base_model, "lora": {"r": 4}}

