@@ -25,8 +25,8 @@ from art.tokens.samples import SampledChoice
 from art.trainer.base_models import describe
 from art.trainer.checkpoint import MODEL, CheckpointStore
 from art.trainer.forward import Policy, make_row
-from art.trainer.full_body import require_memory
 from art.trainer.jobs import Trainer
+from art.trainer.memory import require_memory
 from art.trainer.protocol import TrainOutcome
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -24,11 +24,11 @@ from trainer_kit import Recorder, Sample
 from transformers import OPTConfig, OPTForCausalLM
 
 from art.cli._memory_plan import plan_memory
-from art.config.model import LoraConfig
+from art.config.model import LoraConfig, ModelConfig
 from art.config.train import TrainConfig
 from art.errors import TrainingFailed, UnsupportedOption
 from art.trainer import memory, row_plan
-from art.trainer.base_models import describe
+from art.trainer.base_models import describe, resolve_base_model
 from art.trainer.checkpoint import CheckpointStore
 from art.trainer.footprint import footprint, saved_bytes
 from art.trainer.forward import Policy, Row, make_row
@@ -220,15 +220,19 @@ def test_checkpointing_that_cannot_be_is_refused_by_name() -> None:
     assert "cannot be computed again" in cut.notes[1]
 
 
-def test_the_doctor_says_what_the_trainer_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asked", [{}, {"lora": {"r": 4, "dora": True}}, {"quantization": "nf4"}], ids=str)
+def test_the_doctor_says_what_the_trainer_chooses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
+) -> None:
     """On a machine that is small for the model, so that neither bound of a row's length decides."""
+    config = ModelConfig.model_validate({"base_model": str(tmp_path), **asked})
     (save_model("llama", tmp_path) / "tokenizer.json").write_text("{}")
-    base = describe(tmp_path, name="small", source="folder")
+    base = resolve_base_model(str(tmp_path), cache_dir=tmp_path / "cache", quantization=config.quantization)
     size = int(memory.PROGRAMS + 100e6)
     for user in ("art.cli._memory_plan", "art.trainer.row_plan", "art.trainer.llama"):
         monkeypatch.setattr(f"{user}.memory_bytes", lambda device: size)
-    plan = plan_memory(base, LoraConfig())
-    policy = Trainer().policy(base, LoraConfig())
+    plan = plan_memory(base, config)
+    policy = Trainer().policy(base, config.adapter)
     assert plan.rows is not None
     assert sum(plan.least.values()) - plan.least["a short row"] == pytest.approx(
         policy.body.taken.all, rel=0.01

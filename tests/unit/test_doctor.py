@@ -13,8 +13,9 @@ import torch
 
 from art.cli._diagnosis import Steps, checks, one_token, zero_rate
 from art.cli._memory_plan import Plan, adapter_numbers, plan_memory
-from art.cli.doctor import CHECK_FAILED, lines, name_clash, served
-from art.config.model import LoraConfig
+from art.cli._usage import WrongUsage
+from art.cli.doctor import CHECK_FAILED, lines, name_clash, served, wanted
+from art.config.model import LoraConfig, ModelConfig
 from art.testing.tiny import tiny_model
 from art.trainer.base_models import describe
 from art.trainer.llama import LlamaBody
@@ -64,16 +65,20 @@ def test_the_plan_counts_what_is_loaded(base: ResolvedBaseModel) -> None:
     body = LlamaBody.load(Path(base.path), lora=LoraConfig(), dtype=torch.float32)
     trainable = sum(parameter.numel() for parameter in body.parameters.values())
     assert adapter_numbers(body.config, LoraConfig()) == trainable
-    plan = plan_memory(base, LoraConfig())
+    plan = plan_memory(base, ModelConfig(base_model=base.path))
     assert plan.least["adapter and optimizer"] == 16 * trainable
     assert plan.least["engine weights"] in (2 * base.parameters, 4 * base.parameters)
     assert plan.check().status == "ok"
 
 
 def test_all_is_well_with_the_tiny_model(base: ResolvedBaseModel, tmp_path: Path) -> None:
-    found = list(checks(base.path, tmp_path, tmp_path / "cache"))
-    assert [check.name for check in found] == CHECKS
-    assert {check.status for check in found} <= {"ok", "note"}, found
+    for number, asked in enumerate(
+        ({}, {"training": "full"}, {"quantization": "nf4", "lora": {"r": 4, "dora": True}})
+    ):
+        config = ModelConfig.model_validate({"base_model": base.path, **asked})
+        found = list(checks(config, tmp_path / str(number), tmp_path / "cache"))
+        assert [check.name for check in found] == CHECKS
+        assert {check.status for check in found} <= {"ok", "note"}, found
 
 
 class Wrong(Steps):
@@ -84,7 +89,7 @@ class Wrong(Steps):
 
 
 def test_a_trainer_that_is_wrong_is_seen(base: ResolvedBaseModel, tmp_path: Path) -> None:
-    steps = Wrong(base, tmp_path)
+    steps = Wrong(base, ModelConfig(base_model=base.path), tmp_path)
     one, zero = one_token(steps), zero_rate(steps)
     assert (one.status, zero.status) == ("failed", "failed")
     assert one.figures["gained_nats"] < 0
@@ -92,11 +97,24 @@ def test_a_trainer_that_is_wrong_is_seen(base: ResolvedBaseModel, tmp_path: Path
     assert zero.figures["logprobs_moved"] > 0
 
 
+def test_what_no_model_can_be_is_a_wrong_command_line() -> None:
+    assert wanted(None, "lora", 8, None) == ModelConfig(base_model="")
+    for training, rank, quantization in (
+        ("half", 8, None),
+        ("lora", 0, None),
+        ("lora", 8, "int3"),
+        ("full", 8, "nf4"),
+    ):
+        with pytest.raises(WrongUsage, match=r"training|lora|quantization"):
+            wanted(None, training, rank, quantization)
+
+
 def test_a_model_that_is_not_there_ends_the_checks(tmp_path: Path) -> None:
-    found = list(checks("/no/such/folder", tmp_path, tmp_path / "cache"))
+    config = ModelConfig(base_model="/no/such/folder")
+    found = list(checks(config, tmp_path, tmp_path / "cache"))
     assert [(check.name, check.status) for check in found][1:] == [("base model", "failed")]
     assert found[1].hint
-    assert served(found, tmp_path / "served").status == "skipped"
+    assert served(config, found, tmp_path / "served").status == "skipped"
 
 
 def test_a_template_that_forgets_fails_the_command(base: ResolvedBaseModel, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from art.cli._memory_plan import plan_memory
-from art.config.model import LoraConfig
+from art.config.model import ModelConfig
 from art.config.train import ResolvedTrainConfig
 from art.errors import ArtError
 from art.store.blobs import BlobStore
@@ -27,7 +27,7 @@ from art.testing.tiny import tiny_model
 from art.tokens.proof import prove
 from art.tokens.renderer import Renderer
 from art.trainer.base_models import resolve_base_model
-from art.trainer.checkpoint import ADAPTER
+from art.trainer.checkpoint import ADAPTER, MODEL
 from art.trainer.forward import choose_dtype
 from art.trainer.jobs import Trainer
 from art.trainer.protocol import (
@@ -43,8 +43,8 @@ from art.trainer.protocol import (
 from art.trainer.publish import first_probe
 from art.types.doctor import Check
 
-ONE_TOKEN_RATE = 1e-2
-"""Learning rate of the one-token check: a step that shows in bfloat16 too."""
+ONE_TOKEN_RATE = {"lora": 1e-2, "full": 1e-3}
+"""Learning rates of the one-token check: a step that shows in bfloat16 too."""
 PROMPT_TOKENS = 16
 MOVED = 1e-6
 """Nats that a log-probability may differ by between two equal passes: a GPU adds up in no fixed order."""
@@ -53,11 +53,12 @@ MOVED = 1e-6
 class Steps:
     """One model in a scratch folder, and training steps on rollouts made up for it."""
 
-    def __init__(self, base: ResolvedBaseModel, scratch: Path) -> None:
+    def __init__(self, base: ResolvedBaseModel, config: ModelConfig, scratch: Path) -> None:
         self._base = base
         self._blobs = BlobStore(scratch / "blobs")
         self._trainer = Trainer()
-        self._lora = LoraConfig()
+        self._lora = config.adapter
+        self.rate = ONE_TOKEN_RATE[config.training]
         self._dir = scratch / "model"
         request = PrepareModel(
             project="doctor", name="doctor", base=base, model_dir=str(self._dir), lora=self._lora
@@ -90,7 +91,7 @@ class Steps:
             trajectories.append(
                 TrainTrajectory(rollout_id=f"rollout-{parent}-{number}", reward=reward, choices=[ref])
             )
-        config = ResolvedTrainConfig(learning_rate=ONE_TOKEN_RATE)
+        config = ResolvedTrainConfig(learning_rate=self.rate)
         job = TrainJob(
             job_id=f"job-{parent}",
             project="doctor",
@@ -146,7 +147,7 @@ def one_token(steps: Steps) -> Check:
         return steps.policy.probe([*prompt, good])[-1] - steps.policy.probe([*prompt, bad])[-1]
 
     before = margin()
-    outcome = steps.train([([good], 1.0), ([bad], 0.0)], ONE_TOKEN_RATE)
+    outcome = steps.train([([good], 1.0), ([bad], 0.0)], steps.rate)
     gained = margin() - before
     figures = {"gained_nats": gained, **parity_of(outcome)}
     ok = gained > 0
@@ -162,8 +163,11 @@ def one_token(steps: Steps) -> Check:
 
 
 def changed_tensors(start: CheckpointInfo, end: CheckpointInfo) -> list[str]:
-    """Names of the adapter's tensors that differ."""
-    before, after = (load_file(Path(each.path) / ADAPTER) for each in (start, end))
+    """Names of the trained tensors that differ."""
+    before, after = (
+        load_file(next(file for name in (ADAPTER, MODEL) if (file := Path(each.path) / name).exists()))
+        for each in (start, end)
+    )
     return [name for name, tensor in before.items() if not torch.equal(tensor, after[name])]
 
 
@@ -205,16 +209,16 @@ def attempt(name: str, question: Callable[[], Check]) -> Check:
         return Check(name=name, status="failed", detail=detail, hint=error.hint)
 
 
-def checks(base_model: str | None, scratch: Path, cache_dir: Path) -> Iterator[Check]:
-    """All checks of this process in order; what depends on a failed one is skipped."""
+def checks(config: ModelConfig, scratch: Path, cache_dir: Path) -> Iterator[Check]:
+    """All checks of this process in order; what depends on a failed one is skipped. No base model: a tiny one."""
     yield attempt("arithmetic", arithmetic)
     found: list[ResolvedBaseModel] = []
 
     def describe() -> Check:
-        name = base_model or str(tiny_model(scratch / "tiny"))
-        base = resolve_base_model(name, cache_dir=cache_dir)
+        name = config.base_model or str(tiny_model(scratch / "tiny"))
+        base = resolve_base_model(name, cache_dir=cache_dir, quantization=config.quantization)
         found.append(base)
-        shown = base.name if base_model else "a tiny model of our own (--base-model checks yours)"
+        shown = base.name if config.base_model else "a tiny model of our own (--base-model checks yours)"
         detail = f"{shown}: {base.parameters / 1e6:.3g} million parameters, context {base.context_length}"
         return Check(name="base model", status="ok", detail=detail, figures=base.model_dump())
 
@@ -223,7 +227,7 @@ def checks(base_model: str | None, scratch: Path, cache_dir: Path) -> Iterator[C
         return
     base = found[0]
     yield attempt("chat template", lambda: template(base))
-    memory = attempt("memory", lambda: plan_memory(base, LoraConfig()).check())
+    memory = attempt("memory", lambda: plan_memory(base, config).check())
     yield memory
     if memory.status == "failed":
         for name in ("one token", "zero learning rate"):
@@ -232,7 +236,7 @@ def checks(base_model: str | None, scratch: Path, cache_dir: Path) -> Iterator[C
     steps: list[Steps] = []
 
     def first() -> Check:
-        steps.append(Steps(base, scratch))
+        steps.append(Steps(base, config, scratch))
         return one_token(steps[0])
 
     one = attempt("one token", first)
@@ -247,13 +251,15 @@ def checks(base_model: str | None, scratch: Path, cache_dir: Path) -> Iterator[C
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m art.cli._diagnosis")
-    parser.add_argument("--base-model")
+    parser.add_argument(
+        "--config", type=ModelConfig.model_validate_json, required=True, help="a ModelConfig as JSON"
+    )
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--cache-dir", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True, help="one JSON object a line")
     options = parser.parse_args()
     with options.out.open("a") as out:
-        for check in checks(options.base_model, options.scratch, options.cache_dir):
+        for check in checks(options.config, options.scratch, options.cache_dir):
             out.write(json.dumps(check.model_dump()) + "\n")
             out.flush()
     return 0

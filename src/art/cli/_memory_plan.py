@@ -6,14 +6,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from art.base_model.files import read_json
 from art.base_model.llama import LlamaConfig
 from art.base_model.memory import memory_bytes
-from art.config.model import LoraConfig
+from art.config.model import LoraConfig, ModelConfig
 from art.config.train import TrainConfig
 from art.engine.torch.architecture import load_architecture
 from art.engine.torch.engine import fit_memory, slot_count
-from art.engine.torch.weights import choose_placement
+from art.engine.torch.weights import Placement, choose_placement
 from art.trainer.llama import estimated_footprint, layer_numbers, merges
 from art.trainer.memory import (
     MIN_ROW_TOKENS,
@@ -22,9 +24,11 @@ from art.trainer.memory import (
     Footprint,
     Taken,
     gigabytes,
+    require_memory,
     row_share,
     row_tokens,
 )
+from art.trainer.quantized import PACKED_BYTES
 from art.types.doctor import Check
 from art.types.jobs import ResolvedBaseModel
 
@@ -44,7 +48,7 @@ class Rows:
     plain_up_to: int
     """Longest sequence, in tokens, of a job that computes its layers once; a longer one is checkpointed."""
     checkpointed_tokens: int
-    """Of a row at most, with gradient checkpointing."""
+    """Of a row at most, with gradient checkpointing; 0 where the layers cannot be computed again."""
     context: int
     """Longest sequence that the model is made for."""
 
@@ -55,7 +59,9 @@ class Rows:
             tokens=row_tokens(footprint.plain, share),
             share=share,
             plain_up_to=int(share / footprint.plain),
-            checkpointed_tokens=row_tokens(footprint.each(checkpointing=True), share),
+            checkpointed_tokens=0
+            if footprint.checkpointed is None
+            else row_tokens(footprint.checkpointed, share),
             context=context,
         )
 
@@ -64,6 +70,8 @@ class Rows:
         said = f"the trainer computes rows of {self.tokens} tokens, which may keep {gigabytes(self.share)}"
         if self.plain_up_to >= self.context:
             return f"{said}; no sequence needs gradient checkpointing"
+        if not self.checkpointed_tokens:
+            return f"{said}; a longer sequence than {self.plain_up_to} tokens may run out of memory"
         return (
             f"{said}; where a sequence is longer than {self.plain_up_to} tokens, gradient checkpointing and rows of "
             f"{self.checkpointed_tokens}"
@@ -109,40 +117,76 @@ class Plan:
         return Check(name="memory", status="ok", detail=f"fits: {detail}", figures=figures)
 
 
-def plan_memory(base: ResolvedBaseModel, lora: LoraConfig) -> Plan:
-    """ConfigError for a model that the engine cannot serve."""
+def plan_memory(base: ResolvedBaseModel, config: ModelConfig) -> Plan:
+    """ConfigError for a model that the engine cannot serve, or whose weights cannot all be trained in this memory."""
     folder = Path(base.path)
     shape = load_architecture(folder).shape
     placement, _ = choose_placement("auto")
-    config = LlamaConfig.read(read_json(folder / "config.json"))
+    model = LlamaConfig.read(read_json(folder / "config.json"))
     memory, size = memory_bytes(placement.device), placement.dtype.itemsize
     context, batch, _ = fit_memory(shape, placement, max_batch=MAX_BATCH, context=0)
     slots = 2 * shape.layers * shape.kv_heads * shape.head_dim * size * context * (slot_count(batch) + 1)
-    layers = layer_numbers(config) * size
-    trainable = adapter_numbers(config, lora)
-    merged = merges(config, placement.dtype, placement.device)
-    taken = Taken.of(weights=base.parameters * size, layers=layers, merged=merged, trainable=trainable)
-    footprint = estimated_footprint(config, placement.dtype, merged=merged)
-    rows = Rows.of(footprint, row_share(memory, taken), context=base.context_length)
-    short = MIN_ROW_TOKENS * footprint.each(checkpointing=rows.plain_up_to < MIN_ROW_TOKENS)
-    chunk = 2 * 4 * config.vocab_size * TrainConfig().logprob_calculation_chunk_size
+    load = Load.of(base, model, config, placement)
+    rows = Rows.of(load.footprint, row_share(memory, load.taken), context=base.context_length)
+    short = MIN_ROW_TOKENS * load.footprint.each(checkpointing=rows.plain_up_to < MIN_ROW_TOKENS)
+    chunk = 2 * 4 * model.vocab_size * TrainConfig().logprob_calculation_chunk_size
+    served = "adapter" if config.adapter is not None else "step"
     return Plan(
         memory=memory,
         least={
             "programs": PROGRAMS,
             "engine weights": base.parameters * size,
-            "one adapter served": layers,
-            "trainer weights": base.parameters * size + (layers if merged else 0),
-            "adapter and optimizer": STATE_BYTES * trainable,
+            f"one {served} served": load.version,
+            "trainer weights": load.trainer,
+            load.state_name: STATE_BYTES * load.trainable,
             "a short row": short + chunk,
         },
         more={
-            f"{MAX_ADAPTERS - 1} more adapters served": (MAX_ADAPTERS - 1) * layers,
+            f"{MAX_ADAPTERS - 1} more {served}s served": (MAX_ADAPTERS - 1) * load.version,
             f"keys and values of {slot_count(batch)} sequences of {context} tokens": slots,
-            f"a row of {rows.tokens} tokens": max(0.0, rows.tokens * footprint.plain - short),
+            f"a row of {rows.tokens} tokens": max(0.0, rows.tokens * load.footprint.plain - short),
         },
         rows=rows,
     )
+
+
+@dataclass(frozen=True)
+class Load:
+    """What depends on how a model is trained."""
+
+    version: float
+    """Bytes of a served step in the engine."""
+    trainer: float
+    """Bytes of the trainer's weights."""
+    trainable: int
+    """How many numbers are trained."""
+    state_name: str
+    taken: Taken
+    footprint: Footprint
+
+    @classmethod
+    def of(
+        cls, base: ResolvedBaseModel, model: LlamaConfig, config: ModelConfig, placement: Placement
+    ) -> Load:
+        """For a base model that is resolved with the config's quantization. ConfigError as plan_memory."""
+        dtype, device = placement.dtype, placement.device
+        weights, layers = base.parameters * dtype.itemsize, layer_numbers(model) * dtype.itemsize
+        if config.adapter is None:
+            numbers = base.parameters
+            require_memory(base.name, numbers=numbers, memory=memory_bytes(device))
+            taken = Taken.of(weights=4 * numbers, layers=4 * numbers, merged=False, trainable=numbers)
+            plain = estimated_footprint(model, torch.float32, merged=False).plain
+            state = "all weights and optimizer"
+            return cls(
+                weights, 4 * numbers, numbers, state, taken, Footprint.of(plain=plain, between=0, layers=0)
+            )
+        trainable = adapter_numbers(model, config.adapter)
+        packed = layer_numbers(model) * PACKED_BYTES[config.quantization] if config.quantization else None
+        merged = packed is None and merges(model, dtype, device)
+        taken = Taken.of(weights=weights, layers=layers, merged=merged, trainable=trainable, packed=packed)
+        held = weights + (layers if merged else 0) if packed is None else weights - layers + packed
+        footprint = estimated_footprint(model, dtype, merged=merged, dora=config.adapter.dora)
+        return cls(layers, held, trainable, "adapter and optimizer", taken, footprint)
 
 
 def adapter_numbers(config: LlamaConfig, lora: LoraConfig) -> int:

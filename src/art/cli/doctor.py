@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from art.cli._served import run_to_the_end
+from art.cli._usage import WrongUsage
+from art.config.model import LoraConfig, ModelConfig
 from art.errors import ArtError
 from art.types.doctor import Check
 from art.version import DISTRIBUTION, package_version
@@ -33,6 +36,8 @@ PACKAGES = ("torch", "transformers", "peft", "tokenizers", "starlette", "openai"
 SERVER_PARTS = ("torch", "transformers", "peft", "tokenizers", "starlette", "uvicorn", "jinja2")
 """Modules of the extra `server`."""
 SAMPLES = 8
+SERVED_RATE = {"lora": 1e-4, "full": 1e-5}
+"""Learning rates of the step that is served."""
 
 
 def command(
@@ -41,6 +46,13 @@ def command(
         typer.Option(help="The base model to check: a folder or a hub id. Default: a tiny model of our own."),
     ] = None,
     *,
+    training: Annotated[
+        str, typer.Option(help="What is to be trained: lora, or full for all weights.")
+    ] = "lora",
+    rank: Annotated[int, typer.Option(help="The adapter's rank.")] = LoraConfig().r,
+    quantization: Annotated[
+        str | None, typer.Option(help="Round the base model's matrices: int8 or nf4.")
+    ] = None,
     path: Annotated[
         Path, typer.Option(help="Folder whose converted base models are used; nothing else of it is touched.")
     ] = Path(".art"),
@@ -60,10 +72,10 @@ def command(
 
       art doctor
 
-      art doctor --base-model HuggingFaceTB/SmolLM2-135M-Instruct --json
+      art doctor --base-model HuggingFaceTB/SmolLM2-135M-Instruct --training full --json
     """
     found: list[Check] = []
-    for check in every_check(base_model, path, serve=serve):
+    for check in every_check(wanted(base_model, training, rank, quantization), path, serve=serve):
         found.append(check)
         if not as_json:
             typer.echo("\n".join(lines(check)))
@@ -76,7 +88,21 @@ def command(
         raise typer.Exit(CHECK_FAILED)
 
 
-def every_check(base_model: str | None, path: Path, *, serve: bool) -> Iterator[Check]:
+def wanted(base_model: str | None, training: str, rank: int, quantization: str | None) -> ModelConfig:
+    """What the options ask for; WrongUsage for what no model can be."""
+    lora = {"r": rank} if rank != LoraConfig().r else {}
+    try:
+        return ModelConfig.model_validate(
+            {"base_model": base_model or "", "training": training, "lora": lora, "quantization": quantization}
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise WrongUsage(f"--{first['loc'][0]}: {first['msg']}") from error
+    except ArtError as error:
+        raise WrongUsage(error.message, cause=error.cause, hint=error.hint) from error
+
+
+def every_check(config: ModelConfig, path: Path, *, serve: bool) -> Iterator[Check]:
     """Each as soon as it is known."""
     yield environment()
     yield name_clash(packages_distributions())
@@ -90,10 +116,10 @@ def every_check(base_model: str | None, path: Path, *, serve: bool) -> Iterator[
         )
         return
     with tempfile.TemporaryDirectory(prefix="art-doctor-") as scratch:
-        made = diagnose(base_model, Path(scratch), path / "server" / "base_models")
+        made = diagnose(config, Path(scratch), path / "server" / "base_models")
         yield from made
         if serve:
-            yield served(made, Path(scratch) / "served")
+            yield served(config, made, Path(scratch) / "served")
 
 
 def environment() -> Check:
@@ -141,12 +167,11 @@ def name_clash(providers: Mapping[str, Sequence[str]]) -> Check:
     )
 
 
-def diagnose(base_model: str | None, scratch: Path, cache_dir: Path) -> list[Check]:
+def diagnose(config: ModelConfig, scratch: Path, cache_dir: Path) -> list[Check]:
     """The checks that need torch, made by a process of their own (cli/_diagnosis.py)."""
     out = scratch / "checks.jsonl"
     argv = [sys.executable, "-m", "art.cli._diagnosis", "--out", str(out), "--scratch", str(scratch)]
-    argv += ["--cache-dir", str(cache_dir.absolute())]
-    argv += ["--base-model", base_model] if base_model is not None else []
+    argv += ["--cache-dir", str(cache_dir.absolute()), "--config", config.model_dump_json()]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS)
         ended = (
@@ -172,28 +197,37 @@ def diagnose(base_model: str | None, scratch: Path, cache_dir: Path) -> list[Che
     return checks
 
 
-def served(made: Sequence[Check], folder: Path) -> Check:
+def served(config: ModelConfig, made: Sequence[Check], folder: Path) -> Check:
     """The parity check on a server of its own: one token is sampled several times, and trained on."""
     base = next((check for check in made if check.name == "base model" and check.status == "ok"), None)
     if base is None or any(check.status == "failed" for check in made):
         return Check(name="served", status="skipped", detail="a check before it failed")
     try:
-        return run_to_the_end(sample_and_train(str(base.figures["path"]), folder))
+        return run_to_the_end(
+            sample_and_train(config.model_copy(update={"base_model": base.figures["path"]}), folder)
+        )
     except ArtError as error:
         detail = f"{error.message}: {error.cause}" if error.cause else error.message
         return Check(name="served", status="failed", detail=detail, hint=error.hint)
 
 
-async def sample_and_train(base_model: str, folder: Path) -> Check:
+async def sample_and_train(config: ModelConfig, folder: Path) -> Check:
     """ArtError where a part of the way fails, ParityFailed where engine and trainer disagree."""
     import art
 
     async with art.LocalBackend(path=folder) as backend:
-        model = art.TrainableModel(name="doctor", project="doctor", base_model=base_model)
+        model = art.TrainableModel(
+            name="doctor",
+            project="doctor",
+            base_model=config.base_model,
+            training=config.training,
+            lora=config.lora,
+        )
         await model.register(backend)
         group = art.TrajectoryGroup(one_token(model, number) for number in range(SAMPLES))
         groups = await art.gather_trajectory_groups([group], pbar_desc=None)
-        result = await backend.train(model, groups, config=art.TrainConfig(learning_rate=1e-4))
+        rate = SERVED_RATE[config.training]
+        result = await backend.train(model, groups, config=art.TrainConfig(learning_rate=rate))
     figures = {name: value for name, value in result.metrics.items() if name.startswith("parity/")}
     if not result.published:
         return Check(name="served", status="failed", detail=result.reason, figures=figures)

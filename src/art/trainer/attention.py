@@ -1,208 +1,171 @@
 """Attention over a trie: each token sees its ancestors and itself.
 
-Axis legend: H query heads, K key heads, G query heads of each, S tokens of the trie, D head size, Q and B tokens of a
-block, P tokens up to the end of a block, R the G * Q rows of a block that a key head serves.
+Axis legend: H query heads, K key heads, G query heads of each, S tokens of the trie, D head size, Q queries of a block,
+P keys that a block sees, R the G * Q rows of a block that a key head serves, M keys that only some of a block see.
 
-The trie comes in depth-first order, where the descendants of a key lie in one run behind it. So the keys are
-taken block by block, each against the contiguous run of queries that can see any of them, and the blocks
-are joined by the running softmax of FlashAttention (Dao et al. 2022, arXiv:2205.14135, algorithm 1). Nothing
-of size S x S is ever held, forward or backward, and every operation is a plain batched matrix product,
-which on a CPU is faster than the backward pass of the fused attention.
-
-A trie without a fork is a chain. Its queries are taken block by block instead, each block with all keys before it
-at once, so that an ordinary softmax does: a single pass over the scores where joining blocks takes several.
+The trie comes in depth-first order. Its queries are taken block by block, and each block with all the keys that any of
+its queries sees: the line of ancestors above it, a few runs of tokens, and the block itself. Few blocks hold a fork,
+so that nearly all of these scores are wanted, and an ordinary softmax does: a single pass over them, where joining blocks
+of keys as FlashAttention does (Dao et al. 2022, arXiv:2205.14135) takes several. Nothing of size S x S is ever held,
+forward or backward, and every operation is a plain batched matrix product, which on a CPU is faster than the
+backward pass of the fused attention.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from art.tokens.samples import Segment, Trie
+from art.tokens.samples import IntArray, Segment, Trie
 
-BLOCK = 256
-"""Keys of a block at most: bounds the scores held at once to H * S * BLOCK numbers."""
-QUERIES = 128
-"""Queries of a block of a chain: of its scores those above the diagonal, about half a block per query, are
-computed for nothing."""
-MERGE_SCORES = 32_768
+QUERIES = 64
+"""Queries of a block at most: of its scores those above the diagonal, about half a block per query, are computed for
+nothing."""
+MERGE_SCORES = 8_000
 """Scores worth computing for nothing to save one more block's dozen of kernel launches."""
-NOTHING = -60.0
-"""Exponents are held above this: e^-60 vanishes beside a row's largest weight of 1 in float32, but e^-90 is a
-denormal number, and a CPU takes up to forty times as long to make and multiply those."""
+
+Run = tuple[int, int]
+"""Tokens [start, end) of the trie."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Keys [start, end) and the queries [start, stop) that see any of them."""
+    """Queries [start, end) with the keys that any of them sees."""
 
     start: int
     end: int
-    stop: int
+    runs: tuple[Run, ...]
+    """The keys, from the root down; the last run ends with the block."""
     bias: Tensor
-    """[Q, B] in float32: 0 where the query sees the key, -inf elsewhere. Every query sees one key at least:
-    those up to `end` see themselves, and a later one is in the run because it descends from a key."""
+    """[Q, M] in float32, for the last M keys: 0 where the query sees the key, -inf elsewhere. Every query sees those
+    before them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """The plan of a trie without a fork: queries are cut at `bounds`, and query i sees the keys 0 ... i."""
-
-    bounds: tuple[int, ...]
-    mask: Tensor
-    """[Q, Q] in float32, Q the largest block: 0 where the query sees the key, -inf elsewhere."""
-
-
-Plan = tuple[Block, ...] | Chain
+Plan = tuple[Block, ...]
 
 
 def plan_attention(
-    trie: Trie, *, device: torch.device, block: int = BLOCK, merge: int = MERGE_SCORES, queries: int = QUERIES
+    trie: Trie, *, device: torch.device, queries: int = QUERIES, merge: int = MERGE_SCORES
 ) -> Plan:
-    """How a trie is attended over."""
-    if len(trie.paths) > 1:
-        return plan_blocks(trie, device=device, block=block, merge=merge)
-    bounds = (*range(0, trie.size, queries), trie.size)
-    width = min(queries, trie.size)
-    mask = torch.full((width, width), float("-inf"), device=device).triu_(1)
-    return Chain(bounds, mask)
+    """How a trie is attended over: long segments are cut, short neighbours merged where that is cheap."""
+    bounds = [start for start, _ in _cut(trie, queries, merge)]
+    return tuple(_block(trie, start, end, device) for start, end in pairwise([*bounds, trie.size]))
 
 
-def plan_blocks(
-    trie: Trie, *, device: torch.device, block: int = BLOCK, merge: int = MERGE_SCORES
-) -> tuple[Block, ...]:
-    """Key blocks that cover the trie: long segments are cut, short neighbours merged where that is cheap."""
-    runs: list[tuple[int, int, int]] = []
-    for start, end, stop in _pieces(trie.segments, block):
-        if runs:
-            first, last, furthest = runs[-1]
-            joined = (end - first) * (max(furthest, stop) - first)
-            apart = (last - first) * (furthest - first) + (end - start) * (stop - start)
-            if end - first <= block and joined <= apart + merge:
-                runs[-1] = (first, end, max(furthest, stop))
-                continue
-        runs.append((start, end, stop))
-    tout = torch.from_numpy(trie.tout)
-    return tuple(
-        Block(start=start, end=end, stop=stop, bias=_bias(tout, start, end, stop).to(device))
-        for start, end, stop in runs
-    )
+def _cut(trie: Trie, queries: int, merge: int) -> list[Run]:
+    """The blocks' queries."""
+    cut: list[Run] = []
+    for segment in trie.segments:
+        for start in range(segment.start, segment.end, queries):
+            end = min(start + queries, segment.end)
+            if cut:
+                first, last = cut[-1]
+                joined = _scores(trie, first, end)
+                if (
+                    end - first <= queries
+                    and joined <= _scores(trie, first, last) + _scores(trie, start, end) + merge
+                ):
+                    cut[-1] = (first, end)
+                    continue
+            cut.append((start, end))
+    return cut
 
 
-def _pieces(segments: tuple[Segment, ...], block: int) -> list[tuple[int, int, int]]:
-    return [
-        (start, min(start + block, segment.end), segment.tout)
-        for segment in segments
-        for start in range(segment.start, segment.end, block)
-    ]
+def _scores(trie: Trie, start: int, end: int) -> int:
+    """How many a block of these queries computes."""
+    return (end - start) * (int(trie.depth[start]) + end - start)
 
 
-def _bias(tout_S: Tensor, start: int, end: int, stop: int) -> Tensor:
-    """[Q, B]: query q sees key k if and only if k <= q < tout[k]."""
-    queries, keys = torch.arange(start, stop)[:, None], torch.arange(start, end)[None]
-    visible = (keys <= queries) & (queries < tout_S[start:end][None])
-    return torch.zeros(visible.shape).masked_fill_(~visible, float("-inf"))
+def _block(trie: Trie, start: int, end: int, device: torch.device) -> Block:
+    """The block of these queries."""
+    above = [(one.start, min(one.end, start), one.tout) for one in _ancestors(trie.segments, start)]
+    shared = sum(stop - first for first, stop, tout in above if tout >= end)
+    runs: list[Run] = []
+    for first, stop in (*((first, stop) for first, stop, _ in above), (start, end)):
+        if runs and runs[-1][1] == first:
+            runs[-1] = (runs[-1][0], stop)
+        else:
+            runs.append((first, stop))
+    keys_P = np.concatenate([np.arange(first, stop) for first, stop in runs])
+    bias_Q_M = _bias(np.arange(start, end), keys_P[shared:], trie.tout)
+    return Block(start, end, tuple(runs), bias_Q_M.to(device))
 
 
-def _scores(scaled_HQD: Tensor, k_HBD: Tensor, bias_QB: Tensor) -> Tensor:
-    """[H, Q, B] in float32."""
-    keys = k_HBD.transpose(1, 2)
-    if scaled_HQD.dtype == torch.float32:
-        return torch.baddbmm(bias_QB[None].expand(len(keys), -1, -1), scaled_HQD, keys)
-    return torch.bmm(scaled_HQD, keys).float().add_(bias_QB)
+def _bias(rows_Q: IntArray, keys_M: IntArray, tout_S: IntArray) -> Tensor:
+    """[Q, M]: query q sees key k if and only if k <= q < tout[k]."""
+    unseen_Q_M = (keys_M > rows_Q[:, None]) | (rows_Q[:, None] >= tout_S[keys_M])
+    return torch.zeros(unseen_Q_M.shape).masked_fill_(torch.from_numpy(unseen_Q_M), float("-inf"))
+
+
+def _ancestors(segments: tuple[Segment, ...], token: int) -> Iterator[Segment]:
+    """The segments with tokens above `token`, from the root down: what has descendants beyond it ends first."""
+    return (one for one in segments if one.start < token < one.tout)
 
 
 class TreeAttention(torch.autograd.Function):
-    """out = softmax(q k^T + tree mask) v, for [H, S, D] tensors: q scaled, keys repeated per query head."""
-
-    @staticmethod
-    def forward(ctx: Any, q_HSD: Tensor, k_HSD: Tensor, v_HSD: Tensor, blocks: tuple[Block, ...]) -> Tensor:
-        heads, size, width = q_HSD.shape
-        out = torch.zeros(heads, size, width, dtype=torch.float32, device=q_HSD.device)
-        top = torch.full((heads, size, 1), float("-inf"), dtype=torch.float32, device=q_HSD.device)
-        total = torch.zeros(heads, size, 1, dtype=torch.float32, device=q_HSD.device)
-        for block in blocks:
-            rows, keys = slice(block.start, block.stop), slice(block.start, block.end)
-            scores = _scores(q_HSD[:, rows], k_HSD[:, keys], block.bias)
-            old = top[:, rows]
-            new = torch.maximum(old, scores.amax(dim=-1, keepdim=True))
-            shrink = (old - new).clamp_(min=NOTHING).exp_()
-            weights = scores.sub_(new).clamp_(min=NOTHING).exp_()
-            total[:, rows] = total[:, rows].mul(shrink).add_(weights.sum(dim=-1, keepdim=True))
-            out[:, rows] = out[:, rows].mul(shrink).add_(torch.bmm(weights.to(v_HSD.dtype), v_HSD[:, keys]))
-            top[:, rows] = new
-        out /= total
-        ctx.save_for_backward(q_HSD, k_HSD, v_HSD, out, top + total.log())
-        ctx.blocks = blocks
-        return out.to(q_HSD.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q_HSD, k_HSD, v_HSD, out, lse = ctx.saved_tensors
-        grad_HSD = grads[0]
-        # Row sums of P * dP, which the softmax's derivative subtracts (FlashAttention, appendix B.2).
-        delta = (grad_HSD.float() * out).sum(dim=-1, keepdim=True)
-        grad_q = torch.zeros_like(out)
-        grad_k = torch.empty_like(k_HSD)
-        grad_v = torch.empty_like(v_HSD)
-        for block in ctx.blocks:
-            rows, keys = slice(block.start, block.stop), slice(block.start, block.end)
-            scores = _scores(q_HSD[:, rows], k_HSD[:, keys], block.bias)
-            weights = scores.sub_(lse[:, rows]).clamp_(min=NOTHING).exp_()
-            grad_rows = grad_HSD[:, rows]
-            grad_v[:, keys] = torch.bmm(weights.to(v_HSD.dtype).transpose(1, 2), grad_rows)
-            grad_weights = torch.bmm(grad_rows, v_HSD[:, keys].transpose(1, 2)).float()
-            grad_scores = grad_weights.sub_(delta[:, rows]).mul_(weights).to(q_HSD.dtype)
-            grad_q[:, rows] += torch.bmm(grad_scores, k_HSD[:, keys])
-            grad_k[:, keys] = torch.bmm(grad_scores.transpose(1, 2), q_HSD[:, rows])
-        return grad_q.to(q_HSD.dtype), grad_k, grad_v, None
-
-
-class ChainAttention(torch.autograd.Function):
-    """out = softmax(scale * q k^T + causal mask) v, [H, S, D], for [H, S, D] and twice [K, S, D].
+    """out = softmax(scale * q k^T + tree mask) v, [H, S, D], for [H, S, D] and twice [K, S, D].
 
     The G query heads of a key head are one matrix product. The weights are computed anew in the backward pass: they are
-    the only thing of size S x S, and held for a block at a time.
+    the only thing as large as queries times keys, and held for a block at a time.
     """
 
     @staticmethod
-    def forward(ctx: Any, q_HSD: Tensor, k_KSD: Tensor, v_KSD: Tensor, plan: Chain, scale: float) -> Tensor:
+    def forward(ctx: Any, q_HSD: Tensor, k_KSD: Tensor, v_KSD: Tensor, plan: Plan, scale: float) -> Tensor:
         ctx.save_for_backward(q_HSD, k_KSD, v_KSD)
         ctx.plan, ctx.scale = plan, scale
         out_SHD = torch.empty_like(q_HSD.transpose(0, 1), memory_format=torch.contiguous_format)
-        for start, end in pairwise(plan.bounds):
-            q_KRD = _grouped(q_HSD, len(k_KSD), start, end) * scale
-            weights_KRP = _causal_weights(q_KRD, k_KSD[:, :end], plan.mask, start)
-            _ungroup(torch.bmm(weights_KRP.to(v_KSD.dtype), v_KSD[:, :end]), out_SHD[start:end])
+        for block in plan:
+            q_KRD = _grouped(q_HSD, len(k_KSD), block) * scale
+            weights_KRP = _weights(q_KRD, _taken(k_KSD, block), block)
+            mixed_KRD = torch.bmm(weights_KRP.to(v_KSD.dtype), _taken(v_KSD, block))
+            _ungroup(mixed_KRD, out_SHD[block.start : block.end])
         return out_SHD.transpose(0, 1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q_HSD, k_KSD, v_KSD = ctx.saved_tensors
         grad_q_SHD = torch.empty_like(q_HSD.transpose(0, 1), memory_format=torch.contiguous_format)
-        grad_k = torch.zeros(k_KSD.shape, dtype=torch.float32, device=k_KSD.device)
-        grad_v = torch.zeros_like(grad_k)
-        for start, end in pairwise(ctx.plan.bounds):
-            keys_KPD, values_KPD = k_KSD[:, :end], v_KSD[:, :end]
-            q_KRD = _grouped(q_HSD, len(k_KSD), start, end) * ctx.scale
-            grad_KRD = _grouped(grads[0], len(k_KSD), start, end)
-            weights_KRP = _causal_weights(q_KRD, keys_KPD, ctx.plan.mask, start)
-            grad_v[:, :end] += torch.bmm(weights_KRP.to(v_KSD.dtype).transpose(1, 2), grad_KRD)
+        grad_k_KSD = torch.zeros(k_KSD.shape, dtype=torch.float32, device=k_KSD.device)
+        grad_v_KSD = torch.zeros_like(grad_k_KSD)
+        for block in ctx.plan:
+            keys_KPD, values_KPD = _taken(k_KSD, block), _taken(v_KSD, block)
+            q_KRD = _grouped(q_HSD, len(k_KSD), block) * ctx.scale
+            grad_KRD = _grouped(grads[0], len(k_KSD), block)
+            weights_KRP = _weights(q_KRD, keys_KPD, block)
+            _give(grad_v_KSD, torch.bmm(weights_KRP.to(v_KSD.dtype).transpose(1, 2), grad_KRD), block)
             grad_weights = torch.bmm(grad_KRD, values_KPD.transpose(1, 2)).float()
             grad_scores = torch._softmax_backward_data(grad_weights, weights_KRP, -1, torch.float32)
             grad_scores = grad_scores.to(q_HSD.dtype)
-            _ungroup(torch.bmm(grad_scores, keys_KPD).mul_(ctx.scale), grad_q_SHD[start:end])
-            grad_k[:, :end] += torch.bmm(grad_scores.transpose(1, 2), q_KRD)
-        return grad_q_SHD.transpose(0, 1), grad_k.to(k_KSD.dtype), grad_v.to(v_KSD.dtype), None, None
+            grad_rows_KRD = torch.bmm(grad_scores, keys_KPD).mul_(ctx.scale)
+            _ungroup(grad_rows_KRD, grad_q_SHD[block.start : block.end])
+            _give(grad_k_KSD, torch.bmm(grad_scores.transpose(1, 2), q_KRD), block)
+        return grad_q_SHD.transpose(0, 1), grad_k_KSD.to(k_KSD.dtype), grad_v_KSD.to(v_KSD.dtype), None, None
 
 
-def _grouped(x_HSD: Tensor, key_heads: int, start: int, end: int) -> Tensor:
+def _taken(x_KSD: Tensor, block: Block) -> Tensor:
+    """[K, P, D]: the block's keys, or their values."""
+    first, *others = (x_KSD[:, start:end] for start, end in block.runs)
+    return torch.cat([first, *others], dim=1) if others else first
+
+
+def _give(grad_KSD: Tensor, part_KPD: Tensor, block: Block) -> None:
+    """Add the block's gradient to the keys that `_taken` took."""
+    at = 0
+    for start, end in block.runs:
+        grad_KSD[:, start:end] += part_KPD[:, at : at + end - start]
+        at += end - start
+
+
+def _grouped(x_HSD: Tensor, key_heads: int, block: Block) -> Tensor:
     """[K, R, D]: the block's rows of all query heads of a key head below each other."""
-    return x_HSD.unflatten(0, (key_heads, -1))[:, :, start:end].reshape(key_heads, -1, x_HSD.shape[-1])
+    rows = x_HSD.unflatten(0, (key_heads, -1))[:, :, block.start : block.end]
+    return rows.reshape(key_heads, -1, x_HSD.shape[-1])
 
 
 def _ungroup(x_KRD: Tensor, out_QHD: Tensor) -> None:
@@ -211,21 +174,15 @@ def _ungroup(x_KRD: Tensor, out_QHD: Tensor) -> None:
     out_QHD.unflatten(1, (key_heads, -1)).copy_(x_KRD.unflatten(1, (-1, size)).permute(2, 0, 1, 3))
 
 
-def _causal_weights(q_KRD: Tensor, k_KPD: Tensor, mask: Tensor, start: int) -> Tensor:
+def _weights(q_KRD: Tensor, keys_KPD: Tensor, block: Block) -> Tensor:
     """[K, R, P] in float32: the softmax over the keys that each query sees; queries are scaled."""
-    size = k_KPD.shape[1] - start
-    scores_KRP = torch.bmm(q_KRD, k_KPD.transpose(1, 2)).float()
-    scores_KRP.unflatten(1, (-1, size))[..., start:] += mask[:size, :size]
+    scores_KRP = torch.bmm(q_KRD, keys_KPD.transpose(1, 2)).float()
+    size, some = block.bias.shape
+    scores_KRP.unflatten(1, (-1, size))[..., -some:] += block.bias
     return torch.softmax(scores_KRP, dim=-1)
 
 
 def tree_attention(q_HSD: Tensor, k_KSD: Tensor, v_KSD: Tensor, plan: Plan, *, scale: float) -> Tensor:
     """[H, S, D]; each key head serves its group of query heads."""
-    if isinstance(plan, Chain):
-        found: Tensor = ChainAttention.apply(q_HSD, k_KSD, v_KSD, plan, scale)
-        return found
-    groups = q_HSD.shape[0] // k_KSD.shape[0]
-    if groups > 1:
-        k_KSD, v_KSD = k_KSD.repeat_interleave(groups, dim=0), v_KSD.repeat_interleave(groups, dim=0)
-    out: Tensor = TreeAttention.apply(q_HSD * scale, k_KSD, v_KSD, plan)
-    return out
+    found: Tensor = TreeAttention.apply(q_HSD, k_KSD, v_KSD, plan, scale)
+    return found

@@ -18,15 +18,11 @@ from art.base_model.files import TensorFile
 from art.base_model.memory import memory_bytes
 from art.errors import ConfigError, boundary
 from art.trainer.attention import Plan
-from art.trainer.memory import Taken
+from art.trainer.memory import Taken, require_memory
 from art.trainer.peft_body import TREE, PeftBody, Switch, tree_interface
 
-TRAINING_BYTES = 20
-"""Of memory a weight takes: itself, its gradient, AdamW's two moments, and the base model's value, in float32."""
 DISK_BYTES = 12
 """Of a step's files a weight takes at most: itself and two moments, in float32."""
-MEMORY_SHARE = 0.6
-"""Of the machine's memory, what that may take; the rest is for the engine and for activations."""
 
 
 class FullBody(PeftBody):
@@ -94,15 +90,4 @@ class FullBody(PeftBody):
         return (
             "all weights are trained, by the forward pass of transformers; "
             f"each step takes up to {DISK_BYTES * size / 1e6:.3g} MB on disk"
-        )
-
-
-def require_memory(name: str, *, numbers: int, memory: int) -> None:
-    """ConfigError when training so many numbers takes more than MEMORY_SHARE of `memory` (bytes)."""
-    needed, allowed = TRAINING_BYTES * numbers, MEMORY_SHARE * memory
-    if needed > allowed:
-        raise ConfigError(
-            f"training all weights of {name} does not fit",
-            cause=f"it takes {needed / 1e9:.3g} GB, and {MEMORY_SHARE:.0%} of the memory is {allowed / 1e9:.3g} GB",
-            hint='leave training at "lora", or take a smaller base model',
         )

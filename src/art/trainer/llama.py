@@ -132,21 +132,21 @@ def layer_numbers(config: LlamaConfig) -> int:
     return config.layers * config.hidden_size * (2 * heads + 3 * config.mlp_size)
 
 
-def estimated_footprint(config: LlamaConfig, dtype: torch.dtype, *, merged: bool) -> Footprint:
+def estimated_footprint(
+    config: LlamaConfig, dtype: torch.dtype, *, merged: bool, dora: bool = False
+) -> Footprint:
     """What a token of a trie keeps, from what the functions of this module, of `lora` and of `attention` save; an
     adapter's narrow products are left out. trainer/footprint.py measures it once a model is loaded."""
     size, hidden, mlp = dtype.itemsize, config.hidden_size, config.mlp_size
     query, key = config.query_heads * config.head_dim, config.kv_heads * config.head_dim
-    grouped = config.query_heads > config.kv_heads
     # Inputs of the two norms and of the projections behind them; merged, a projection's output lies beside what it saves.
     numbers = (6 if merged else 4) * hidden
-    # The attention's q, k and v, and its output as the next projection reads it. Keys of a group are repeated for its
-    # queries; otherwise they are views of the rotated and of the projected, which then stay whole.
-    numbers += 4 * query if grouped else 3 * query + key
-    if merged or not grouped:
-        numbers += query + 2 * key
-    numbers += 3 * mlp
-    layer = size * numbers + 4 * query  # the attention's output in float32
+    # The attention's q, k and v are views of the rotated and of the projected, which stay whole; its output is as the
+    # next projection reads it.
+    numbers += (query + key) + (query + 2 * key) + query + 3 * mlp
+    if dora:  # each projection's output, before and after it is stretched
+        numbers += (query + 2 * key) + 2 * mlp + 2 * hidden
+    layer = size * numbers
     outer = 2 * size * hidden  # the last norm's input, and the head's slopes
     layers = config.layers
     return Footprint.of(plain=layers * layer + outer, between=layers * size * hidden + outer, layers=layers)
@@ -202,11 +202,13 @@ class LlamaBody:
         outer = {tensor.data_ptr(): tensor.nbytes for tensor in (self._embedding_V_E, self.head)}
         size = self.head.dtype.itemsize
         layers = layer_numbers(self.config) * size
+        matrices = [matrix for layer in self._layers for matrix in layer.linears()]
         return Taken.of(
             weights=layers + sum(outer.values()),
             layers=layers,
-            merged=merges(self.config, self.head.dtype, self.device),
+            merged=any(matrix.merge for matrix in matrices),
             trainable=sum(parameter.numel() for parameter in self.parameters.values()),
+            packed=sum(matrix.frozen.nbytes for matrix in matrices),
         )
 
     def hidden(self, token_S: Tensor, depth_S: Tensor, blocks: Plan | None) -> Tensor:

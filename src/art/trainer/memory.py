@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from art.config.optimizer import OptimizerConfig
-from art.errors import UnsupportedOption
+from art.errors import ConfigError, UnsupportedOption
 
 MAX_ROW_TOKENS = 4096
 """Longer rows gain nothing: the products of a layer are as fast as they get long before."""
@@ -21,6 +21,10 @@ PROGRAMS = 1.5e9
 """Bytes that the three processes take with nothing loaded: torch's libraries, twice, and the gateway."""
 STATE_BYTES = 16
 """Of one trained number: itself, its gradient and Adam's two moments, in float32."""
+FULL_BYTES = 20
+"""Of memory a weight takes where all are trained: STATE_BYTES, and the base model's value in float32."""
+FULL_SHARE = 0.6
+"""Of the machine's memory, what that may take; the rest is for the engine and for activations."""
 GB = 1e9
 
 
@@ -78,10 +82,14 @@ class Taken:
     """The trainer's: its program, the base model, the layers once more where it merges, the trained numbers' state."""
 
     @classmethod
-    def of(cls, *, weights: float, layers: float, merged: bool, trainable: int) -> Taken:
-        """`weights`: bytes of the base model; `layers`: of its layers' matrices; `trainable`: how many numbers."""
+    def of(
+        cls, *, weights: float, layers: float, merged: bool, trainable: int, packed: float | None = None
+    ) -> Taken:
+        """`weights`: bytes of the base model; `layers`: of its layers' matrices; `trainable`: how many numbers; `packed`:
+        bytes of the layers' matrices as the trainer holds them, where it packs them."""
         state = STATE_BYTES * trainable
-        own = PROGRAMS / 3 + weights + (layers if merged else 0.0) + state
+        held = weights if packed is None else weights - layers + packed
+        own = PROGRAMS / 3 + held + (layers if merged else 0.0) + state
         return cls(others=PROGRAMS * 2 / 3 + weights + layers, own=own)
 
     @property
@@ -153,6 +161,17 @@ def _checkpointing(
         return False, f"{sequence} of the {gigabytes(share)} that a row may keep"
     less = longest * footprint.checkpointed
     return True, f"{sequence} where a row may keep {gigabytes(share)}; with it they keep {gigabytes(less)}"
+
+
+def require_memory(name: str, *, numbers: int, memory: int) -> None:
+    """ConfigError when training so many numbers takes more than FULL_SHARE of `memory` (bytes)."""
+    needed, allowed = FULL_BYTES * numbers, FULL_SHARE * memory
+    if needed > allowed:
+        raise ConfigError(
+            f"training all weights of {name} does not fit",
+            cause=f"it takes {needed / 1e9:.3g} GB, and {FULL_SHARE:.0%} of the memory is {allowed / 1e9:.3g} GB",
+            hint='leave training at "lora", or take a smaller base model',
+        )
 
 
 def gigabytes(size: float) -> str:

@@ -46,6 +46,10 @@ NF4 = (
 """The codes of the paper's appendix E."""
 
 
+PACKED_BYTES: dict[Quantization, float] = {"int8": 1.0, "nf4": 0.5 + 2 / BLOCK}
+"""Of a packed number, its share of the block's scale included; int8's blocks are rows, whose scales do not count."""
+
+
 @dataclass(frozen=True, slots=True)
 class Packed:
     """One matrix."""
@@ -56,6 +60,11 @@ class Packed:
     scale_B: Tensor
     """bfloat16."""
     rows: int
+
+    @property
+    def nbytes(self) -> int:
+        """As held."""
+        return self.codes.nbytes + self.scale_B.nbytes
 
     @classmethod
     def of(cls, weight_O_I: Tensor, kind: Quantization) -> Packed:
@@ -94,6 +103,11 @@ class PackedStack:
     parts: list[Packed]
     dtype: torch.dtype
     """What is computed in."""
+
+    @property
+    def nbytes(self) -> int:
+        """As held."""
+        return sum(part.nbytes for part in self.parts)
 
     def dense(self) -> Tensor:
         """[O, I] of all parts."""
