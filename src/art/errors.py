@@ -2,7 +2,8 @@
 
 ArtError                          what happened, why, what to do, and a stable code
 ├── ConfigError                   a setting is unknown, ignored or impossible
-│   └── UnsupportedOption         a known option that this backend would have to ignore
+│   ├── UnsupportedOption         a known option that this backend would have to ignore
+│   └── VersionMismatch           client and server are too far apart; says which of them to upgrade
 ├── InvalidInput                  a program handed over something that cannot be right
 │   ├── InvalidReward             a reward that is not a finite number
 │   ├── PromptTooLong             the prompt does not fit into the model's context
@@ -15,6 +16,7 @@ ArtError                          what happened, why, what to do, and a stable c
 ├── Conflict                      the thing exists or is in a state that forbids the request
 │   └── NoTrajectory              a trajectory was asked for where none is made (also a RuntimeError)
 ├── Overloaded                    a bounded queue is full; try again after a while
+│   └── QuotaExceeded             a key has used up one of its quotas; try again when it is free again
 ├── LimitReached                  a rollout has used what its limits allow
 ├── AgentFailed                   an agent in a process of its own ended without a result
 ├── InfraError                    a part of ART failed, not the agent and not its input
@@ -87,6 +89,12 @@ class UnsupportedOption(ConfigError):
     code = "unsupported_option"
 
 
+class VersionMismatch(ConfigError):
+    """Client and server have no protocol in common. The hint says which of them to upgrade."""
+
+    code = "version_mismatch"
+
+
 class InvalidInput(ArtError):
     """A value that cannot be right, refused before it does harm."""
 
@@ -145,6 +153,14 @@ class Overloaded(ArtError):
 
     code = "overloaded"
     status = 429
+    retry_after: float = 1.0
+    """Seconds until another try may help; a queue place is free when one of the running calls ends."""
+
+
+class QuotaExceeded(Overloaded):
+    """A key has used up one of its quotas (`art key list`)."""
+
+    code = "quota_exceeded"
 
 
 class LimitReached(ArtError):

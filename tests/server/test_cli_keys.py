@@ -13,7 +13,9 @@ import pytest
 from chat_kit import Served
 
 from art.cli._time import seconds_of
+from art.cli.key import line
 from art.errors import ConfigError
+from art.types.wire_keys import KeyInfo
 
 
 def art(served: Served, *arguments: str, exit_status: int = 0, typed: str = "") -> Any:
@@ -115,3 +117,25 @@ def test_spans_of_time() -> None:
     for wrong in ("", "5", "1w", "-1h", "1.5h", "٣h"):
         with pytest.raises(ConfigError, match="--expires"):
             seconds_of(wrong, "--expires")
+
+
+def test_quotas_are_shown_and_changed(served: Served) -> None:
+    quotas = ("--calls-per-minute", "600", "--tokens-per-day", "2000000", "--max-concurrent", "8")
+    made = art(
+        served, "key", "create", "--role", "infer", "--project", "tests", "--label", "bounded", *quotas
+    )
+    assert "600 calls a minute  0 of 2,000,000 tokens today  8 at once  bounded" in made.stderr
+    key_id = made.stdout.strip().removeprefix("art_").partition("_")[0]
+    changed = art(served, "key", "quota", key_id, "--calls-per-minute", "none", "--max-concurrent", "4")
+    assert "0 of 2,000,000 tokens today  4 at once  bounded" in changed.stdout
+    (listed,) = [row for row in art(served, "key", "list").stdout.splitlines() if row.startswith(key_id)]
+    assert listed == changed.stdout.strip()
+    assert "calls a minute" not in listed
+    for wrong in (("--max-concurrent", "many"), ("--max-concurrent", "0"), ()):
+        refused = art(served, "key", "quota", key_id, *wrong, exit_status=2)
+        assert refused.stderr.startswith("error: ")
+
+
+def test_a_label_moves_no_cursor() -> None:
+    info = KeyInfo(key_id="k", role="infer", created_at=0.0, label="\x1b[2Jcleared\n")
+    assert line(info, now=0.0).endswith(r"'\x1b[2Jcleared\n'")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
@@ -21,7 +23,16 @@ import httpx2
 from pydantic import BaseModel
 
 from art import errors
-from art.errors import ArtError, InfraError, NotFound, Overloaded, ServerUnreachable, Unauthorized
+from art.errors import (
+    ArtError,
+    ConfigError,
+    InfraError,
+    NotFound,
+    Overloaded,
+    ServerUnreachable,
+    Unauthorized,
+)
+from art.types import protocol
 from art.utils.console import Notices
 
 if TYPE_CHECKING:
@@ -94,6 +105,8 @@ class GatewayTransport(httpx2.AsyncBaseTransport):
             try:
                 response = await (await self._pool()).handle_async_request(request)
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                if (failed := _tls_failure(error)) is not None:
+                    raise self._untrusted(endpoint, failed) from error
                 # Nothing was sent: safe to repeat, whatever the method.
                 if time.monotonic() + pause >= give_up:
                     raise self._unreachable(endpoint, error) from error
@@ -102,6 +115,7 @@ class GatewayTransport(httpx2.AsyncBaseTransport):
                 pause = min(pause * 2, _BACKOFF_LAST)
             else:
                 self._connection.answered()
+                await _check_protocol(response)
                 return response
 
     def _address(self, request: httpx2.Request, endpoint: Endpoint) -> None:
@@ -114,6 +128,7 @@ class GatewayTransport(httpx2.AsyncBaseTransport):
             scheme=target.scheme, host=target.host, port=target.port, raw_path=path
         )
         request.headers["Host"] = target.netloc.decode("ascii")
+        request.headers[protocol.PROTOCOL_HEADER] = str(protocol.OURS)
         if request.headers.get("Authorization", _NO_KEY) == _NO_KEY:
             request.headers["Authorization"] = f"Bearer {endpoint.key}"
 
@@ -121,9 +136,23 @@ class GatewayTransport(httpx2.AsyncBaseTransport):
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None:
-            pool = self._pools[loop] = _LoopPool()
+            pool = self._pools[loop] = _LoopPool(self._connection.tls())
             await pool.close_with_loop()
         return pool.transport
+
+    def _untrusted(self, endpoint: Endpoint, error: ssl.SSLError) -> ServerUnreachable:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return ServerUnreachable(
+                f"the certificate of {endpoint.url} is not trusted",
+                cause=error.verify_message,
+                hint="where a CA of your own signed it: SSL_CERT_FILE=ca.pem in the environment, or"
+                ' RemoteBackend(url, key, verify="ca.pem"); the name in the URL must stand in the certificate',
+            )
+        return ServerUnreachable(
+            f"{endpoint.url} does not speak TLS as it should",
+            cause=str(error),
+            hint="a server without --tls-cert has an http:// address",
+        )
 
     def _unreachable(self, endpoint: Endpoint, error: Exception) -> ServerUnreachable:
         return ServerUnreachable(
@@ -142,9 +171,9 @@ class GatewayTransport(httpx2.AsyncBaseTransport):
 class _LoopPool:
     """The connections of one event loop, closed when that loop ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | bool) -> None:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=15.0)
-        self.transport = httpx2.AsyncHTTPTransport(limits=limits)
+        self.transport = httpx2.AsyncHTTPTransport(limits=limits, verify=tls)
         self._ending = self._until_end()
 
     async def close_with_loop(self) -> None:
@@ -164,8 +193,13 @@ class _LoopPool:
 class Connection:
     """One server, as the control API and the OpenAI clients reach it."""
 
-    def __init__(self, locator: Locator, *, outage_seconds: float = OUTAGE_SECONDS) -> None:
+    def __init__(
+        self, locator: Locator, *, outage_seconds: float = OUTAGE_SECONDS, verify: str | None = None
+    ) -> None:
+        """`verify`: a file or folder of CA certificates that an https server is checked against, in place of this
+        machine's own (which `SSL_CERT_FILE` names too)."""
         self._locator = locator
+        self._verify = verify
         self._outage_seconds = outage_seconds
         self._has_answered = False
         self.notices = Notices()
@@ -187,7 +221,21 @@ class Connection:
     def sync_transport(self) -> httpx2.HTTPTransport:
         """For synchronous agents; thread-safe, shared by all their rollouts."""
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=15.0)
-        return httpx2.HTTPTransport(limits=limits, trust_env=False)
+        return httpx2.HTTPTransport(limits=limits, verify=self.tls())
+
+    def tls(self) -> ssl.SSLContext | bool:
+        """What https servers are checked against; True is what this machine trusts. ConfigError for a file that is none."""
+        if self._verify is None:
+            return True
+        folder = os.path.isdir(self._verify)
+        try:
+            return ssl.create_default_context(
+                cafile=None if folder else self._verify, capath=self._verify if folder else None
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"the CA certificates {self._verify} cannot be read", cause=str(error), hint="a file in PEM"
+            ) from error
 
     @property
     def patience(self) -> float:
@@ -313,6 +361,34 @@ def error_of(response: httpx2.Response) -> ArtError:
     if response.status_code >= 500:
         return InfraError(f"{where} failed on the server", cause=cause, hint="see server/logs in its folder")
     return ArtError(f"{where} was refused", cause=cause)
+
+
+async def _check_protocol(response: httpx2.Response) -> None:
+    """VersionMismatch for the answer of a server that is too far from us. One that does not say is believed."""
+    server = response.headers.get(protocol.PROTOCOL_HEADER)
+    if server is None:
+        return
+    try:
+        protocol.check_server(protocol.spoken(server))
+    except ArtError:
+        await response.aclose()
+        raise
+
+
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
+"""OpenSSL's reasons for an answer that is no TLS; later releases give the second."""
+
+
+def _tls_failure(error: BaseException) -> ssl.SSLError | None:
+    """The TLS error behind a failed connection, where waiting would not mend it; a handshake that broke off is none."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return cause
+        if isinstance(cause, ssl.SSLError) and cause.reason in _NO_TLS:
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 _KEY_HINT = (

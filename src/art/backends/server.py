@@ -36,10 +36,12 @@ TRAIN_SECONDS = 24 * 3600.0
 class ServerBackend:
     """Registers, trains and logs models on one server. See the Backend protocol."""
 
-    def __init__(self, locator: Locator, *, train_timeout: float = TRAIN_SECONDS) -> None:
+    def __init__(
+        self, locator: Locator, *, train_timeout: float = TRAIN_SECONDS, verify: str | None = None
+    ) -> None:
         if not train_timeout > 0:
             raise ConfigError(f"train_timeout is {train_timeout}", hint="give seconds, more than 0")
-        self._connection = Connection(locator)
+        self._connection = Connection(locator, verify=verify)
         self._train_timeout = train_timeout
 
     @property

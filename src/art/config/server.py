@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from art.config.engine import EngineConfig, TrainerConfig
 from art.config.upstreams import Upstreams
@@ -19,13 +19,21 @@ class ServerConfig(BaseModel):
     path: Path = Path(".art")
     """Folder with everything the server keeps."""
     host: str = "127.0.0.1"
-    """Address to listen on. Anything but loopback needs `allow_remote`."""
+    """Address to listen on. Anything but loopback needs `tls_cert`, or `allow_remote`."""
     port: int = Field(7999, ge=0, le=65535)
     """0 takes a free port, written to server.json."""
     allow_remote: bool = False
-    """Permits a host that other machines can reach. Traffic is plain HTTP: put a TLS proxy before it."""
+    """Permits plain HTTP on a host that other machines can reach: whoever listens on the way reads keys and texts."""
     allowed_hosts: tuple[str, ...] = ()
     """Names, beside loopback and `host`, that a request's Host header may carry (a proxy's name)."""
+    tls_cert: Path | None = None
+    """Certificate chain in PEM. With it `host` and `port` speak TLS; programs on this machine use plain HTTP on a free
+    port of loopback, which server.json names. Read again when the file changes."""
+    tls_key: Path | None = None
+    """Its key in PEM, without a password. None: it lies in the file `tls_cert`."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks whose X-Forwarded-For and X-Forwarded-Proto are believed: a proxy's. The audit log then
+    names the client's address instead of the proxy's. From all others these headers are ignored."""
     stop_with_clients: bool = False
     """Stop when no client holds a file in server/clients any more."""
     max_body_bytes: int = Field(64 * 1024 * 1024, ge=1024)
@@ -53,6 +61,21 @@ class ServerConfig(BaseModel):
     """Other models that requests reach by name (see config/upstreams)."""
     engine: EngineConfig = Field(default_factory=lambda: EngineConfig())
     trainer: TrainerConfig = Field(default_factory=lambda: TrainerConfig())
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_addresses(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for address in given:  # a name, or "*", would believe more than it says
+            if ipaddress.ip_network(address).prefixlen == 0:
+                raise ValueError(f"{address} believes everybody: name the proxy's own address")
+        return given
+
+    @field_validator("tls_key")
+    @classmethod
+    def _needs_a_certificate(cls, given: Path | None, info: ValidationInfo) -> Path | None:
+        if given is not None and info.data.get("tls_cert") is None:
+            raise ValueError("a key without a certificate: give tls_cert too")
+        return given
 
     @property
     def is_loopback(self) -> bool:

@@ -8,7 +8,14 @@ from __future__ import annotations
 from art.errors import Conflict, InfraError, Overloaded
 
 _OPENAI_INFRA = {"APIConnectionError", "APITimeoutError", "InternalServerError", "RateLimitError"}
-_CODES = {"infra_error", "overloaded", "server_unreachable", "worker_died", "deadline_exceeded"}
+_CODES = {
+    "infra_error",
+    "overloaded",
+    "quota_exceeded",
+    "server_unreachable",
+    "worker_died",
+    "deadline_exceeded",
+}
 
 
 def is_infrastructure(error: BaseException) -> bool:

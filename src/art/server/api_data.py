@@ -21,7 +21,9 @@ async def purge(call: ApiCall) -> Purged:
         rollout_ids=request.rollout_ids,
         before=None if age is None else time.time() - age,
     )
-    return await call.gateway.store.purge(wanted, dry_run=request.dry_run)
+    purged = await call.gateway.store.purge(wanted, dry_run=request.dry_run)
+    call.gateway.keys.forget()  # those of the rollouts are gone
+    return purged
 
 
 ROUTES = [

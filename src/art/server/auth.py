@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from art.errors import Forbidden
 from art.store.records import Role
+from art.types.wire_keys import Quotas
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,10 @@ class Principal:
     """None: every project."""
     rollout_id: str | None = None
     """A scoped key: calls inside this rollout and nothing else."""
+    account: str = ""
+    """Whose use of the models it counts as."""
+    quotas: Quotas = field(default_factory=Quotas)
+    """Bounds on that use."""
 
     def require(self, role: Role) -> None:
         """Forbidden unless the key's role includes `role`."""

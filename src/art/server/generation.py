@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from art.engine.protocol import Sampled, SampleRequest
@@ -78,6 +78,16 @@ class CallRun:
 
         self._task.add_done_callback(left)
         return self
+
+    def when_over(self, tell: Callable[[int], None]) -> None:
+        """`tell` gets the tokens that the call has used, prompt and answers, when it has ended: 0 where nothing was sampled."""
+        assert self._task is not None
+
+        def ended(_: asyncio.Task[Completed]) -> None:
+            sampled = sum(len(choice.token_ids) for choice in self.choices)
+            tell(len(self.plan.prompt.token_ids) + sampled if sampled else 0)
+
+        self._task.add_done_callback(ended)
 
     async def deltas(self) -> AsyncIterator[Delta]:
         """What the choices say from their beginning, as it is sampled; ends when everything is recorded."""

@@ -1,16 +1,20 @@
-"""What every request passes before a route sees it: Host check, body bound, key."""
+"""What every request passes before a route sees it: Host, Origin, body bound, key, protocol, quotas; and every answer after it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from art.errors import ArtError, BodyTooLarge, Forbidden, Unauthorized
 from art.server.auth import Principal
+from art.server.headers import with_headers
+from art.server.origin import check_origin
 from art.server.responses import error_response, shape_of
 from art.server.state import Gateway
+from art.types import protocol
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._-]+)(?::[0-9]{1,5})?")
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -24,28 +28,36 @@ class Guard:
         self._gateway = gateway
         settings = gateway.settings
         host = settings.host.lower()
-        names = {
-            *LOOPBACK_NAMES,
-            f"[{host}]" if ":" in host else host,
-            *(name.lower() for name in settings.allowed_hosts),
-        }
+        self._told = frozenset(name.lower() for name in settings.allowed_hosts)
+        names = {*LOOPBACK_NAMES, f"[{host}]" if ":" in host else host, *self._told}
         # A server that others may reach is known by names it cannot know itself, unless it was told them.
-        self._hosts = None if settings.allow_remote and not settings.allowed_hosts else names
+        self._hosts = names if settings.is_loopback or self._told else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        headers, send = Headers(scope=scope), with_headers(send)
+        leave: Callable[[], None] | None = None
         try:
             self._check_host(headers.get("host", ""))
+            check_origin(scope["method"], headers, self._told)
             bounded = self._bound(headers, receive)
-            scope.setdefault("state", {})["principal"] = await self._principal(headers)
+            principal = await self._principal(headers)
+            scope.setdefault("state", {})["principal"] = principal
+            if (client := headers.get(protocol.PROTOCOL_HEADER)) is not None:
+                protocol.check_client(protocol.spoken(client))
+            if scope["method"] == "POST" and shape_of(scope["path"]) != "control":  # a request to a model
+                leave = await self._gateway.meters.enter(principal)
         except ArtError as error:
             response = error_response(error, shape_of(scope["path"]))
             await response(scope, receive, send)
             return
-        await self._app(scope, bounded, send)
+        try:
+            await self._app(scope, bounded, send)
+        finally:
+            if leave is not None:
+                leave()
 
     def _check_host(self, host: str) -> None:
         """Refuse names that are not ours: a web page may point its own name at 127.0.0.1 (DNS rebinding)."""
@@ -88,7 +100,7 @@ class Guard:
         if principal is None:
             raise Unauthorized(
                 "this key is not known here, or it has expired",
-                hint="the admin key lies in server/admin.key in the server's folder; a rollout's key ends with it",
+                hint="the admin key lies in server/admin.key in the server's folder; a rollout's key ends with the key that opened it",
             )
         return principal
 

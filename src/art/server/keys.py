@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import os
 import secrets
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from art.errors import ConfigError, Conflict, NotFound
 from art.server.auth import Principal
 from art.store.records import KeyRow, Role
 from art.store.store import Store
+from art.types.wire_keys import Quotas
 
 PREFIX = "art_"
 ADMIN_KEY_ID = "admin"
-ROLLOUT_KEY_SECONDS = 30 * 24 * 3600.0  # far beyond any rollout; afterwards its key is deleted at a start
 _CACHE_SIZE = 4096  # keys kept in memory; a rollout has one each
+_NOBODY = hashlib.sha256(b"").hexdigest()
+"""Compared with where there is no such key: whether there is takes no other time."""
 
 
 def _digest(token: str) -> str:
@@ -30,94 +34,120 @@ class Keys:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._cache: dict[str, KeyRow] = {}
+        self._changing = asyncio.Lock()
+        """Held from reading a key to writing it changed: of two changes at once none is undone."""
 
     async def create(
         self,
         role: Role,
         project: str | None = None,
-        rollout_id: str | None = None,
-        expires: float | None = None,
         *,
-        label: str = "",
-    ) -> str:
-        """A new token, shown this once. `expires` is a Unix time, None is never (a rollout's key: a month)."""
-        return (await self.create_row(role, project, rollout_id, expires, label=label))[0]
-
-    async def create_row(
-        self,
-        role: Role,
-        project: str | None = None,
-        rollout_id: str | None = None,
         expires: float | None = None,
-        *,
         label: str = "",
+        quotas: Quotas | None = None,
     ) -> tuple[str, KeyRow]:
-        """As `create`, with what is kept of the key."""
-        if rollout_id is not None and expires is None:
-            expires = time.time() + ROLLOUT_KEY_SECONDS
-        key_id = secrets.token_hex(6)
-        token = f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
+        """A new token, shown this once, and what is kept of it. `expires` is a Unix time, None is never."""
+        key_id, token = _new_token()
         row = KeyRow(
             key_id=key_id,
             sha256=_digest(token),
             role=role,
             project=project,
-            rollout_id=rollout_id,
             label=label,
             expires_at=expires,
+            quotas=quotas or Quotas(),
+            account=key_id,
         )
         await self._store.put_key(row)
         self._remember(row)
         return token, row
 
+    async def for_rollout(self, rollout_id: str, project: str, opener: Principal, *, seconds: float) -> str:
+        """A token for calls inside one rollout. It ends after `seconds`, or before with the key that opened the rollout."""
+        key_id, token = _new_token()
+        row = KeyRow(
+            key_id=key_id,
+            sha256=_digest(token),
+            role=Role.INFER,
+            project=project,
+            rollout_id=rollout_id,
+            expires_at=time.time() + seconds,
+            account=opener.account,
+            opened_by=opener.key_id,
+        )
+        await self._store.put_key(row)
+        self._remember(row)
+        return token
+
     async def revoke(self, key_id: str) -> KeyRow:
-        """End a key at once. NotFound when there is none; revoking twice changes nothing."""
-        row = await self._store.get_key(key_id)
-        if row is None:
-            raise NotFound(f"there is no key {key_id}", hint="GET /api/v1/keys lists them")
-        if row.revoked_at is None:
-            row = row.model_copy(update={"revoked_at": time.time()})
-            await self._store.put_key(row)
-        self._cache.pop(key_id, None)
+        """End a key at once, and those of its rollouts. NotFound when there is none; revoking twice changes nothing."""
+        async with self._changing:
+            row = await self._known(key_id)
+            if row.revoked_at is None:
+                row = row.model_copy(update={"revoked_at": time.time()})
+                await self._store.put_key(row)
+            self._remember(row)
         return row
 
     async def rotate(self, key_id: str, *, grace_seconds: float) -> tuple[str, KeyRow]:
-        """A new token with the rights and the end of an old key, which ends after `grace_seconds`.
+        """A new token with the rights and the end of an old key, which ends after `grace_seconds`. Open rollouts go on.
 
         NotFound when there is none; Conflict when it has ended, or is the key of a rollout.
         """
-        row = await self._store.get_key(key_id)
-        if row is None:
-            raise NotFound(f"there is no key {key_id}", hint="GET /api/v1/keys lists them")
-        now = time.time()
-        if row.rollout_id is not None:
-            raise Conflict(f"{key_id} is the key of a rollout", hint="it ends with the rollout; open another")
-        if row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now):
-            raise Conflict(f"the key {key_id} has ended already", hint="make a new one: POST /api/v1/keys")
-        made = await self.create_row(row.role, row.project, expires=row.expires_at, label=row.label)
-        if grace_seconds == 0:
-            await self.revoke(key_id)
-            return made
-        end = now + grace_seconds
-        old = row.model_copy(update={"expires_at": min(end, row.expires_at or end)})
-        await self._store.put_key(old)
-        self._remember(old)
-        return made
+        async with self._changing:
+            row = await self._known(key_id)
+            if row.rollout_id is not None:
+                raise Conflict(
+                    f"{key_id} is the key of a rollout", hint="it ends with the rollout; open another"
+                )
+            now = time.time()
+            if _ended(row, now):
+                raise Conflict(
+                    f"the key {key_id} has ended already", hint="make a new one: POST /api/v1/keys"
+                )
+            new_id, token = _new_token()
+            account = row.account or row.key_id
+            new = row.model_copy(
+                update={"key_id": new_id, "sha256": _digest(token), "created_at": now, "account": account}
+            )
+            end = now + grace_seconds
+            changes = (
+                {"expires_at": min(end, row.expires_at or end)} if grace_seconds else {"revoked_at": now}
+            )
+            old = row.model_copy(update=changes)
+            await self._store.accounts.replace(old, new)
+            self._cache = {name: kept for name, kept in self._cache.items() if kept.opened_by != key_id}
+            self._remember(old)
+            self._remember(new)
+        return token, new
+
+    async def change_quotas(self, key_id: str, changes: Mapping[str, int | None]) -> KeyRow:
+        """Set the quotas that are named; None lifts one. NotFound, or Conflict for the key of a rollout."""
+        async with self._changing:
+            row = await self._known(key_id)
+            if row.rollout_id is not None:
+                raise Conflict(
+                    f"{key_id} is the key of a rollout",
+                    hint="it uses up the quotas of the key that opened the rollout; change those",
+                )
+            row = row.model_copy(update={"quotas": row.quotas.model_copy(update=dict(changes))})
+            await self._store.put_key(row)
+            self._remember(row)
+        return row
 
     async def authenticate(self, token: str) -> Principal | None:
         """The principal of a token, or None when it is unknown, expired or revoked."""
-        if not token.startswith(PREFIX):
+        key_id, _, secret = token.removeprefix(PREFIX).partition("_")
+        row = await self._row(key_id) if token.startswith(PREFIX) and secret else None
+        same = hmac.compare_digest(_NOBODY if row is None else row.sha256, _digest(token))
+        now = time.time()
+        if row is None or not same or _ended(row, now):
             return None
-        key_id, _, secret = token[len(PREFIX) :].partition("_")
-        if not secret:
+        payer = row if row.opened_by is None else await self._row(row.opened_by)
+        if payer is None or _ended(payer, now):
             return None
-        row = self._cache.get(key_id) or await self._store.get_key(key_id)
-        if row is None or not hmac.compare_digest(row.sha256, _digest(token)):
-            return None
-        if row.revoked_at is not None or (row.expires_at is not None and row.expires_at < time.time()):
-            return None
-        self._remember(row)
-        return Principal(row.key_id, row.role, row.project, row.rollout_id)
+        account = payer.account or payer.key_id
+        return Principal(row.key_id, row.role, row.project, row.rollout_id, account, payer.quotas)
 
     async def ensure_admin(self, file: Path) -> None:
         """Make the admin key at the first start; later starts read it from its file (mode 0600)."""
@@ -131,7 +161,13 @@ class Keys:
                 handle.flush()
                 os.fsync(fd)
             temporary.replace(file)
-        row = KeyRow(key_id=ADMIN_KEY_ID, sha256=_digest(token), role=Role.ADMIN, label="made at first start")
+        row = KeyRow(
+            key_id=ADMIN_KEY_ID,
+            sha256=_digest(token),
+            role=Role.ADMIN,
+            label="made at first start",
+            account=ADMIN_KEY_ID,
+        )
         await self._store.put_key(row)
 
     @staticmethod
@@ -153,7 +189,43 @@ class Keys:
             )
         return token
 
+    def forget(self) -> None:
+        """The keys of rollouts may have been deleted from the store: look them up again."""
+        self._cache = {name: row for name, row in self._cache.items() if row.rollout_id is None}
+
+    async def _known(self, key_id: str) -> KeyRow:
+        row = await self._store.get_key(key_id)
+        if row is None:
+            raise no_key(key_id)
+        return row
+
+    async def _row(self, key_id: str) -> KeyRow | None:
+        """From memory, else from the store. What was changed while the store was read is newer than what it said."""
+        row = self._cache.get(key_id)
+        if row is not None:
+            return row
+        read = await self._store.get_key(key_id)
+        row = self._cache.get(key_id) or read
+        if row is not None:
+            self._remember(row)
+        return row
+
     def _remember(self, row: KeyRow) -> None:
-        if len(self._cache) >= _CACHE_SIZE:
+        if len(self._cache) >= _CACHE_SIZE and row.key_id not in self._cache:
             del self._cache[next(iter(self._cache))]
         self._cache[row.key_id] = row
+
+
+def no_key(key_id: str) -> NotFound:
+    """The answer for a key that is not there, or not for who asks."""
+    return NotFound(f"there is no key {key_id}", hint="GET /api/v1/keys lists them")
+
+
+def _new_token() -> tuple[str, str]:
+    """A key's id, and its token."""
+    key_id = secrets.token_hex(6)
+    return key_id, f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
+
+
+def _ended(row: KeyRow, now: float) -> bool:
+    return row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now)

@@ -6,22 +6,20 @@ import asyncio
 import contextlib
 import logging
 import signal
-import socket
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import uvicorn
-
 from art.config.server import ServerConfig
 from art.errors import ArtError, InfraError
-from art.server.app import build_app
 from art.server.determinism import settle
+from art.server.doors import Doors
 from art.server.engines import EnginePool
 from art.server.folder import ServerFolder
 from art.server.jobs import Jobs
 from art.server.keys import Keys
-from art.server.listen import bind, url_of
+from art.server.listen import Listening, listening
+from art.server.quota import Meters
 from art.server.recovery import recover
 from art.server.registration import Registration
 from art.server.sessions import Sessions
@@ -37,22 +35,6 @@ logger = logging.getLogger(__name__)
 CLIENT_POLL_SECONDS = 1.0
 # Looks in a row without a client before the server stops: a program may just be changing over.
 CLIENT_MISSES = 2
-
-
-class HttpServer(uvicorn.Server):
-    """uvicorn without its signal handlers: stopping is this module's business."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.up = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.up.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class Stop:
@@ -87,25 +69,27 @@ async def serve(settings: ServerConfig, *, on_ready: Callable[[Gateway], None]) 
     folder = ServerFolder(settings.path)
     folder.acquire()
     try:
-        sock = bind(settings)
-        try:
-            async with _gateway(settings, folder, url_of(settings, sock)) as gateway:
-                await _answer(gateway, sock, stop, on_ready, folder)
-        finally:
-            sock.close()
+        with listening(settings) as sockets:
+            async with _gateway(settings, folder, sockets) as gateway:
+                await _answer(gateway, sockets, stop, on_ready, folder)
     finally:
         folder.release()
 
 
 @asynccontextmanager
-async def _gateway(settings: ServerConfig, folder: ServerFolder, url: str) -> AsyncGenerator[Gateway, None]:
+async def _gateway(
+    settings: ServerConfig, folder: ServerFolder, sockets: Listening
+) -> AsyncGenerator[Gateway, None]:
     """All parts, started; stopped in reverse order."""
     root: Path = folder.root
     upstreams = Upstreams(settings.upstreams, max_waiting=settings.max_waiting_calls)
+    url = sockets.url
     store = await Store.open(folder.server)
     async with contextlib.AsyncExitStack() as parts:
         parts.push_async_callback(store.close)
         parts.push_async_callback(upstreams.close)
+        meters = Meters(store.accounts)
+        parts.push_async_callback(meters.stop)
         keys = Keys(store)
         await keys.ensure_admin(folder.admin_key)
         await recover(store)
@@ -133,6 +117,8 @@ async def _gateway(settings: ServerConfig, folder: ServerFolder, url: str) -> As
             jobs=jobs,
             registration=registration,
             upstreams=upstreams,
+            meters=meters,
+            tls_url=sockets.tls_url,
         )
         await jobs.start()
         if versions.entries():  # a server without models may never train: importing torch takes seconds
@@ -156,32 +142,25 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 async def _answer(
     gateway: Gateway,
-    sock: socket.socket,
+    sockets: Listening,
     stop: Stop,
     on_ready: Callable[[Gateway], None],
     folder: ServerFolder,
 ) -> None:
     settings = gateway.settings
-    http = HttpServer(
-        uvicorn.Config(
-            build_app(gateway),
-            access_log=False,
-            log_config=None,
-            lifespan="off",
-            server_header=False,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=int(settings.stop_seconds),
-        )
-    )
-    serving = asyncio.create_task(http.serve(sockets=[sock]), name="http")
+    http = Doors(gateway, sockets)
+    serving = asyncio.create_task(http.serve(), name="http")
     asked = asyncio.create_task(stop.asked.wait(), name="stop")
     watching = asyncio.create_task(
         _watch(folder, stop, with_clients=settings.stop_with_clients), name="watch"
     )
     try:
-        await http.up.wait()
-        await asyncio.to_thread(folder.announce, url=gateway.url, version=package_version())
-        on_ready(gateway)
+        up = asyncio.create_task(http.up(), name="up")
+        await asyncio.wait([serving, up], return_when=asyncio.FIRST_COMPLETED)
+        if up.done():
+            await asyncio.to_thread(folder.announce, url=gateway.url, version=package_version())
+            on_ready(gateway)
+        up.cancel()
         await asyncio.wait([serving, asked, watching], return_when=asyncio.FIRST_COMPLETED)
         if watching.done() and (failed := watching.exception()) is not None:
             raise InfraError("the server cannot watch its folder", cause=str(failed)) from failed
@@ -189,10 +168,10 @@ async def _answer(
             error = serving.exception()
             raise InfraError("the HTTP server ended by itself", cause=str(error or "")) from error
         await _finish_job(gateway, stop)
-        http.should_exit = True
+        http.close()
         forced = asyncio.create_task(stop.forced.wait(), name="force")
         await asyncio.wait([serving, forced], return_when=asyncio.FIRST_COMPLETED)
-        http.force_exit = True
+        http.close(force=True)
         forced.cancel()
         await serving
     finally:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from starlette.responses import JSONResponse
 
 from art.errors import ArtError, Overloaded
-
-RETRY_AFTER_SECONDS = 1
-"""Of a 429: a queue place is free again when one of the running calls ends."""
-
+from art.server.headers import API_HEADERS
 
 Shape = Literal["control", "openai", "anthropic"]
 """How an error is written: as the control API's, or as the one a dialect's clients read."""
@@ -52,9 +50,9 @@ _ANTHROPIC_TYPES = {
 
 
 def error_response(error: ArtError, shape: Shape) -> JSONResponse:
-    headers: dict[str, str] = {}
+    headers = dict(API_HEADERS)
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, Overloaded):
-        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     return JSONResponse(error_body(error, shape), status_code=error.status, headers=headers)

@@ -112,8 +112,7 @@ class Sessions:
             key_id=principal.key_id,
         )
         session = await self._start(row, entry, aliases=True)
-        expires = time.time() + KEY_SECONDS
-        key = await self._keys.create(Role.INFER, session.row.project, rollout_id, expires)
+        key = await self._keys.for_rollout(rollout_id, session.row.project, principal, seconds=KEY_SECONDS)
         return RolloutOpened(
             rollout_id=rollout_id,
             model=session.entry.version(session.row.step),

@@ -14,6 +14,7 @@ from art.store.store import Store
 if TYPE_CHECKING:
     from art.server.engines import EnginePool
     from art.server.jobs import Jobs
+    from art.server.quota import Meters
     from art.server.registration import Registration
     from art.server.sessions import Sessions
     from art.server.trainers import WorkerTrainer
@@ -39,4 +40,7 @@ class Gateway:
     jobs: Jobs
     registration: Registration
     upstreams: Upstreams
+    meters: Meters
+    tls_url: str | None = None
+    """`https://host:port` for other machines, where the server has a certificate."""
     started_at: float = field(default_factory=time)

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from art.errors import ArtError, InvalidInput, LimitReached
 from art.server.auth import Principal
 from art.server.ownership import visible_rollout
+from art.server.quota import tokens_of
 from art.server.session import CallHeaders, Session, check_id, ended
 from art.server.state import Gateway
 from art.server.streaming import ClientGone, answer_or_gone, until_gone
@@ -56,6 +57,7 @@ async def pass_on(
     project = session.row.project if session is not None else principal.project or headers.project
 
     async def keep(record: UpstreamCall, answer: object) -> None:
+        gateway.meters.charge(principal, tokens_of(record.usage))
         await gateway.store.add_upstream_call(
             record, project=project, key_id=principal.key_id, request=body, answer=answer
         )

@@ -13,6 +13,7 @@ from art.config.train import TrainConfig
 from art.types.jobs import CheckpointInfo, ChoiceFate, ResolvedBaseModel, SftSpec, TrainGroup
 from art.types.policy import Limits, Purpose, RolloutStatus, Sampling
 from art.types.wire import JobInfo, TrajectoryOutcome
+from art.types.wire_keys import Quotas
 
 Metadata = dict[str, float | int | str | bool | None]
 Metrics = dict[str, float | int | bool]
@@ -210,6 +211,11 @@ class KeyRow(BaseModel):
     created_at: float = Field(default_factory=time.time)
     expires_at: float | None = None
     revoked_at: float | None = None
+    quotas: Quotas = Quotas()
+    account: str = ""
+    """Whose quotas its calls use up: the first of the keys that replaced one another."""
+    opened_by: str | None = None
+    """Of a rollout's key: the key that opened the rollout. It ends with that one, and uses up its quotas."""
 
 
 class AuditRow(BaseModel):

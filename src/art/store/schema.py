@@ -129,6 +129,19 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE rollouts ADD COLUMN repeat INTEGER NOT NULL DEFAULT 0",
         "CREATE INDEX rollouts_by_seed ON rollouts (project, model, seed_identity)",
     ),
+    (
+        "ALTER TABLE keys ADD COLUMN quotas TEXT NOT NULL DEFAULT '{}'",
+        # Keys that replaced one another are one account; a rollout's key belongs to the key that opened the rollout.
+        "ALTER TABLE keys ADD COLUMN account TEXT NOT NULL DEFAULT ''",
+        "UPDATE keys SET account = key_id",
+        "ALTER TABLE keys ADD COLUMN opened_by TEXT",
+        "UPDATE keys SET opened_by = (SELECT key_id FROM rollouts WHERE rollouts.rollout_id = keys.rollout_id)",
+        "CREATE INDEX keys_by_opener ON keys (opened_by)",
+        """CREATE TABLE key_usage (
+            account TEXT NOT NULL, day INTEGER NOT NULL, tokens INTEGER NOT NULL,
+            PRIMARY KEY (account, day)
+        ) STRICT""",
+    ),
 )
 
 

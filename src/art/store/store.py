@@ -25,6 +25,7 @@ from art.store import (
     rollout_rows,
     upstream_rows,
 )
+from art.store.accounts import Accounts
 from art.store.blobs import BlobStore
 from art.store.database import Database
 from art.store.purge import PurgeFilter
@@ -62,6 +63,7 @@ class Store:
         self.root = root
         self.blobs = BlobStore(root / BLOBS)
         self._db = Database(root / DATABASE)
+        self.accounts = Accounts(self._db)
         self._redact = redact
 
     @classmethod

@@ -23,8 +23,10 @@ Routes (role that may call it):
     GET    /api/v1/jobs/{id}                                train           -> JobInfo
     GET    /api/v1/jobs/{id}/events                         train           SSE of JobEvent; `Last-Event-ID` resumes
     POST   /api/v1/jobs/{id}/cancel                         train           -> JobInfo
-    POST   /api/v1/keys              CreateKey              admin           -> CreatedKey
+    POST   /api/v1/keys              CreateKey              admin           -> CreatedKey     (wire_keys)
     GET    /api/v1/keys                                     admin           -> KeyList
+    PATCH  /api/v1/keys/{id}         ChangeKey              admin           -> KeyInfo        (idempotent)
+    POST   /api/v1/keys/{id}/rotate  RotateKey              admin           -> CreatedKey
     DELETE /api/v1/keys/{id}                                admin           -> KeyInfo        (idempotent)
 Inference: POST /v1/chat/completions, POST /v1/responses, GET /v1/responses/{id} and GET /v1/models, also under
     /r/{rollout}/v1/.
@@ -357,42 +359,3 @@ class JobEvent(BaseModel):
     type: Literal["queued", "started", "progress", "restarted", "succeeded", "failed", "cancelled", "note"]
     time: float
     data: dict[str, Any] = Field(default_factory=dict)
-
-
-# -- keys
-
-
-class CreateKey(Wire):
-    role: Literal["infer", "rollout", "train", "admin"]
-    project: str | None = None
-    """The only project the key sees; None is every project."""
-    expires_in_seconds: float | None = Field(None, gt=0)
-    label: str = Field("", max_length=200)
-    """For people."""
-
-
-class KeyInfo(BaseModel):
-    key_id: str
-    role: str
-    project: str | None = None
-    rollout_id: str | None = None
-    label: str = ""
-    created_at: float
-    expires_at: float | None = None
-    revoked_at: float | None = None
-
-
-class CreatedKey(BaseModel):
-    key: str
-    """The secret, shown this once."""
-    info: KeyInfo
-
-
-class RotateKey(Wire):
-    grace_seconds: float = Field(0.0, ge=0, le=30 * 24 * 3600)
-    """How long the old key goes on working beside the new one."""
-
-
-class KeyList(BaseModel):
-    keys: list[KeyInfo]
-    """Without the keys of single rollouts."""

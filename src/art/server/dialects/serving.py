@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.datastructures import Headers
@@ -135,6 +136,7 @@ class _Serving(Generic[A]):
                         plan = await plan_call(sessions, ask.call, located, digests, headers=headers)
                     run = CallRun(plan, versions=gateway.versions, sessions=sessions, store=gateway.store)
                     answers.keep(key, digest, run.start())
+                    run.when_over(partial(gateway.meters.charge, self._principal))
                 run.attach()
         return await (self._stream(ask, run, digest) if ask.stream else self._whole(ask, run, digest))
 
