@@ -25,6 +25,7 @@ FILES = (
     "docs/evaluation.md",
     "docs/doctor.md",
     "docs/deterministic.md",
+    "docs/security.md",
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

@@ -250,6 +250,8 @@ SHELL: dict[str, Callable[[Place, str], None]] = {
     'pip install ".[server]"': run_pip_install,
     "art serve --path runs --port 7999": start_serve,
     'art key create --role infer --project my-project --label "the web site" --expires 30d --path runs': run_keys,
+    'art key create --role infer --project my-project --label "the web site"'
+    " --calls-per-minute 600 --tokens-per-day 2000000 --path runs": run_keys,
     "art backup /backups/art-2026-11-30 --path runs": run_backup,
     "art data purge --project my-project --older-than 90d --path runs": run_purge,
     "curl -s http://127.0.0.1:7999/api/v1/rollouts \\": run_curl,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sqlite3
 from pathlib import Path
@@ -13,7 +14,9 @@ from chat_kit import Served, says
 
 from art.errors import ServerStartFailed
 from art.server.app import api_routes
-from art.store.records import Role
+from art.server.keys import Keys
+from art.store.records import KeyRow, Role
+from art.store.store import Store
 
 
 def make_key(served: Served, role: str, **options: Any) -> str:
@@ -132,3 +135,95 @@ def test_an_admin_key_that_others_can_read_is_refused(start_art_server: Any, tmp
     (tmp_path / "server" / "admin.key").chmod(0o644)
     with pytest.raises(ServerStartFailed, match="can be read by others"):
         server.start()
+
+
+def test_a_rollouts_key_ends_with_the_key_that_opened_it(served: Served) -> None:
+    opener = served.api("POST", "keys", {"role": "rollout", "project": "tests"})
+    opened = served.api("POST", "rollouts", {"model": "tests/alpha"}, key=opener["key"])
+
+    def status() -> int:
+        return served.raw("GET", "/v1/models", key=opened["api_key"]).status_code
+
+    assert status() == 200
+    rotated = served.api("POST", f"keys/{opener['info']['key_id']}/rotate", {})
+    assert status() == 200  # the rollout is the new key's now
+    served.api("DELETE", f"keys/{rotated['info']['key_id']}")
+    assert status() == 401
+
+
+def test_another_projects_keys_do_not_exist(served: Served) -> None:
+    admin = make_key(served, "admin", project="other")
+    theirs = served.api("POST", "keys", {"role": "infer", "project": "tests"})["info"]["key_id"]
+    for method, end, body in (("DELETE", "", None), ("PATCH", "", {"quotas": {}}), ("POST", "/rotate", {})):
+        for key_id in (theirs, "admin", "nothing"):
+            answer = served.raw(method, f"/api/v1/keys/{key_id}{end}", body, key=admin)
+            assert answer.status_code == 404, (method, key_id)
+            assert answer.json()["error"]["message"] == f"there is no key {key_id}"
+    (kept,) = [info for info in served.api("GET", "keys")["keys"] if info["key_id"] == theirs]
+    assert kept["revoked_at"] is None
+
+
+def test_a_projects_key_cannot_train_on_from_files_of_another(served: Served) -> None:
+    """Checkpoints are folders; whoever names the folder has the weights."""
+    trainer = make_key(served, "train", project="other")
+    theirs = f"{served.server.path}/tests/models/alpha/checkpoints/0000"
+    for config in (
+        {"base_model": theirs},
+        {"base_model": served.base_model, "initial_adapter": theirs},
+        {"base_model": f"{served.server.path}/other/../tests/models/alpha/checkpoints/0000"},
+        {"base_model": f"{served.server.path}/server"},
+    ):
+        body = {"project": "other", "name": "thief", "config": config}
+        answer = served.raw("POST", "/api/v1/models", body, key=trainer)
+        assert answer.status_code == 403, config
+        assert "outside of the project" in answer.json()["error"]["message"]
+        assert served.raw("POST", "/api/v1/models/other/alpha/fork", body, key=trainer).status_code == 403
+
+
+def test_a_change_undoes_no_other(tmp_path: Path) -> None:
+    """Revoking, rotating and limiting at once: what was revoked stays so."""
+
+    async def main() -> None:
+        store = await Store.open(tmp_path)
+        try:
+            keys = Keys(store)
+            for _ in range(20):
+                token, row = await keys.create(Role.INFER)
+                changes = [keys.change_quotas(row.key_id, {"max_concurrent": n}) for n in (1, 2)]
+                await asyncio.gather(
+                    changes[0], keys.revoke(row.key_id), changes[1], keys.authenticate(token)
+                )
+                kept = await store.get_key(row.key_id)
+                assert kept is not None
+                assert kept.revoked_at is not None
+                assert await keys.authenticate(token) is None
+                assert await Keys(store).authenticate(token) is None
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_what_was_read_before_a_revocation_is_not_believed_after_it(tmp_path: Path) -> None:
+    """A request that looks its key up while the key is revoked must not bring it back."""
+
+    async def main() -> None:
+        store = await Store.open(tmp_path)
+        try:
+            token, _ = await Keys(store).create(Role.INFER)
+            keys = Keys(store)  # as after a start: nothing in memory
+            read = store.get_key
+
+            async def slowly(key_id: str) -> KeyRow | None:
+                found = await read(key_id)
+                store.get_key = read  # type: ignore[method-assign]
+                await keys.revoke(key_id)
+                return found
+
+            store.get_key = slowly  # type: ignore[method-assign]
+            assert await keys.authenticate(token) is None
+            assert await keys.authenticate(token) is None
+        finally:
+            await store.close()
+
+    asyncio.run(main())

@@ -13,7 +13,8 @@ import pytest
 from chat_kit import Served
 
 from art.cli._time import seconds_of
-from art.cli.key import line
+from art.cli._usage import WrongUsage
+from art.cli.key import change_quotas, line
 from art.errors import ConfigError
 from art.types.wire_keys import KeyInfo
 
@@ -131,9 +132,11 @@ def test_quotas_are_shown_and_changed(served: Served) -> None:
     (listed,) = [row for row in art(served, "key", "list").stdout.splitlines() if row.startswith(key_id)]
     assert listed == changed.stdout.strip()
     assert "calls a minute" not in listed
-    for wrong in (("--max-concurrent", "many"), ("--max-concurrent", "0"), ()):
-        refused = art(served, "key", "quota", key_id, *wrong, exit_status=2)
-        assert refused.stderr.startswith("error: ")
+    refused = art(served, "key", "quota", key_id, "--max-concurrent", "many", exit_status=2)
+    assert refused.stderr.startswith("error: --max-concurrent is")
+    for wrong in ({"max_concurrent": "0"}, {"tokens_per_day": "9" * 30}, {}):
+        with pytest.raises(WrongUsage):
+            change_quotas(key_id, **wrong)
 
 
 def test_a_label_moves_no_cursor() -> None:

@@ -44,7 +44,7 @@ def command(
     deterministic: Annotated[bool, typer.Option("--deterministic", help=_DETERMINISTIC)] = False,
     stop_with_clients: Annotated[
         bool,
-        typer.Option("--stop-with-clients", hidden=True, help="Stop when no local program uses it any more."),
+        typer.Option("--stop-with-clients", help="Stop when no local program uses it any more."),
     ] = False,
 ) -> None:
     """Serve models, record rollouts, train.

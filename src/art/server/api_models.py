@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from art.config.model import ModelConfig
 from art.errors import Conflict, NotFound
 from art.server import history
 from art.server.endpoint import ApiCall, ApiRoute
+from art.server.ownership import require_own_files
 from art.server.registration import describe
 from art.server.versions import ModelEntry
 from art.store.records import ModelRow, Role
@@ -14,16 +16,27 @@ from art.types import wire
 async def register(call: ApiCall) -> wire.ModelInfo:
     request = call.body(wire.RegisterModel)
     gateway = call.gateway
-    return describe(await gateway.registration.register(request.project, request.name, request.config))
+    _require_own_files(call, request.config)
+    entry = await gateway.registration.register(request.project, request.name, request.config)
+    return _told(call, entry)
+
+
+def _require_own_files(call: ApiCall, config: ModelConfig) -> None:
+    for path in (config.base_model, config.initial_adapter):
+        require_own_files(call.gateway.root, path, call.principal)
+
+
+def _told(call: ApiCall, entry: ModelEntry) -> wire.ModelInfo:
+    return describe(entry, seen=call.principal.project)
 
 
 async def list_models(call: ApiCall) -> wire.ModelList:
     entries = call.gateway.versions.entries(call.principal.project)
-    return wire.ModelList(models=[describe(entry) for entry in entries])
+    return wire.ModelList(models=[_told(call, entry) for entry in entries])
 
 
 async def get_model(call: ApiCall) -> wire.ModelInfo:
-    return describe(entry_of(call))
+    return _told(call, entry_of(call))
 
 
 async def list_checkpoints(call: ApiCall) -> wire.CheckpointList:
@@ -65,6 +78,7 @@ async def delete_checkpoints(call: ApiCall) -> wire.DeletedCheckpoints:
 async def fork(call: ApiCall) -> wire.ModelInfo:
     """The latest step that is not after the bound; NotFound with the steps there are."""
     request = call.body(wire.ForkModel)
+    _require_own_files(call, request.config)
     source = entry_of(call)
     bound = source.step if request.not_after_step is None else request.not_after_step
     steps = [step for step in source.checkpoints if step <= bound]
@@ -72,14 +86,14 @@ async def fork(call: ApiCall) -> wire.ModelInfo:
     entry = await call.gateway.registration.fork(
         request.project, request.name, request.config, source=source, step=step
     )
-    return describe(entry)
+    return _told(call, entry)
 
 
 async def roll_back(call: ApiCall) -> wire.ModelInfo:
     """Refused while a job of the model is open: it would publish on top of the step it began with."""
     entry = entry_of(call)
     await call.gateway.versions.roll_back(entry, call.body(wire.RollBack).step)
-    return describe(entry)
+    return _told(call, entry)
 
 
 async def log(call: ApiCall) -> wire.Logged:

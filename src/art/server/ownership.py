@@ -6,12 +6,19 @@ what belongs to another project or model is answered exactly as what does not ex
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+from art.errors import Forbidden
 from art.server.auth import Principal
 from art.server.auxiliary import judged
 from art.store.records import RolloutRow
 from art.store.rollout_rows import no_rollout
 from art.store.store import Store
 from art.types.tokens import CallRecord
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?")
+"""`model` or `organisation/model`. As a path below the server's folder it would be no model: those lie deeper."""
 
 
 async def visible_rollout(store: Store, rollout_id: str, principal: Principal) -> RolloutRow:
@@ -20,6 +27,25 @@ async def visible_rollout(store: Store, rollout_id: str, principal: Principal) -
     if principal.project not in (None, row.project):
         raise no_rollout(rollout_id)
     return row
+
+
+def require_own_files(root: Path, given: str | None, principal: Principal) -> None:
+    """Forbidden for a path of the server's folder `root` outside of the key's own project: its files are others'.
+
+    Whether anything is there is not looked at. A name of a hub, and a path elsewhere, are not this function's business.
+    """
+    if given is None or principal.project is None or _HUB_NAME.fullmatch(given):
+        return
+    try:
+        path = Path(given).expanduser().resolve()
+    except (OSError, ValueError, RuntimeError):  # nothing that could be opened
+        return
+    own = (root / principal.project).resolve()
+    if path.is_relative_to(root.resolve()) and not path.is_relative_to(own):
+        raise Forbidden(
+            f"{given[:200]!r} lies in the server's folder, outside of the project {principal.project!r}",
+            hint="use a key of all projects, or a copy of the files elsewhere",
+        )
 
 
 class OwnRecords:

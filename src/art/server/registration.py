@@ -19,6 +19,7 @@ from art.types.wire import ModelInfo
 
 logger = logging.getLogger(__name__)
 
+FORKED = "forked from "
 RESERVED = frozenset({"server"})
 """Folders of the server's own beside the projects', in lower case: some file systems know no other."""
 
@@ -156,7 +157,7 @@ def require_free(project: str) -> None:
 
 def forked_from(source: ModelEntry, step: int) -> str:
     """The note of a model that started as a copy; by it a repeated request is known again."""
-    return f"forked from {source.version(step)}"
+    return f"{FORKED}{source.version(step)}"
 
 
 def check_fits(source: ModelRow, row: ModelRow) -> None:
@@ -189,9 +190,14 @@ def check_same(row: ModelRow, config: ModelConfig) -> None:
         )
 
 
-def describe(entry: ModelEntry) -> ModelInfo:
-    """A model as the API shows it."""
+def describe(entry: ModelEntry, *, seen: str | None = None) -> ModelInfo:
+    """A model as the API shows it to a key of the project `seen`; None is a key of all projects.
+
+    The name of another project's model that it was forked from is for those who see that one too.
+    """
     row = entry.row
+    own = FORKED if seen is None else f"{FORKED}{seen}/"
+    notes = [note for note in row.notes if not note.startswith(FORKED) or note.startswith(own)]
     return ModelInfo(
         project=row.project,
         name=row.name,
@@ -203,5 +209,5 @@ def describe(entry: ModelEntry) -> ModelInfo:
         batch=row.batch,
         inference_name=entry.wire_name,
         model_dir=row.model_dir,
-        notes=[*row.notes, *entry.proof.notes],
+        notes=[*notes, *entry.proof.notes],
     )

@@ -37,8 +37,8 @@ class WorkerTrainer:
             argv.append("--deterministic")
         self._settings = settings
         self._prepare_seconds = PREPARE_SECONDS
-        self._training: tuple[str, float] | None = None
-        """The model whose step is trained now, and since when (monotonic seconds)."""
+        self._training: tuple[str, str, float] | None = None
+        """Project and name of the model whose step is trained now, and since when (monotonic seconds)."""
         self.worker = Supervised(
             WorkerSpec(
                 name="trainer",
@@ -69,7 +69,8 @@ class WorkerTrainer:
         except DeadlineExceeded as error:
             if self._training is None:
                 raise
-            busy, since = self._training
+            project, name, since = self._training
+            busy = f"{project}/{name}" if project == request.project else "a model of another project"
             raise DeadlineExceeded(
                 f"{request.project}/{request.name} could not be made ready within {self._prepare_seconds:.0f} s",
                 cause=f"the trainer is training {busy}, {time.monotonic() - since:.0f} s so far",
@@ -83,7 +84,7 @@ class WorkerTrainer:
         does not answer the cancellation within SETTLE_SECONDS is killed and started anew.
         """
         channel = await self.worker.channel()
-        self._training = f"{job.project}/{job.name}", time.monotonic()
+        self._training = job.project, job.name, time.monotonic()
         try:
             return TrainOutcome.model_validate(await self._run(channel, job, on_progress))
         finally:

@@ -168,7 +168,8 @@ class Versions:
             raise self._broken[project, name]
         found = self._entries.get((project, name))
         if found is None:
-            raise self._unknown(f"{project}/{name}", None)
+            # Who asks may see this project, and perhaps no other.
+            raise self._unknown(f"{project}/{name}", project)
         return found
 
     def resolve(self, wire_name: str, project: str | None = None) -> tuple[ModelEntry, int]:
@@ -193,7 +194,7 @@ class Versions:
             if entry.row.name == name and (not slash or entry.row.project == owner)
         ]
         if not found:
-            broken = self._broken.get((owner, name))
+            broken = self._broken.get((owner, name)) if project in (None, owner) else None
             raise broken if broken is not None else self._unknown(wire_name, project)
         if len(found) > 1:
             names = ", ".join(entry.wire_name for entry in found)
@@ -205,7 +206,12 @@ class Versions:
 
     def _unknown(self, wire_name: str, project: str | None) -> NotFound:
         names = ", ".join(entry.wire_name for entry in self.entries(project))
-        hint = f"models here: {names}" if names else "no model is registered yet: model.register(backend)"
+        where = "" if project is None else f" in {project}"
+        hint = (
+            f"models here: {names}"
+            if names
+            else f"no model is registered yet{where}: model.register(backend)"
+        )
         return NotFound(f"there is no model {wire_name[:240]!r}", hint=hint)
 
     # -- adapters
