@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from art.errors import ArtError, ConfigError, InvalidInput
 from art.rollouts.failure import is_infrastructure
 from art.rollouts.isolated import REQUEST, RESULT, load
+from art.rollouts.recording import Recording, recording_into
 from art.rollouts.signature import SessionValues
 from art.rollouts.wrap import WrappedAgent
 from art.trajectories import Trajectory
@@ -95,7 +96,9 @@ async def _answer(request: dict[str, Any]) -> dict[str, Any]:
     session = None if request["session"] is None else ChildSession(**request["session"])
     try:
         agent = ChildAgent(load(request["agent"]), None, entry=request["entry"])
-        return _said(await agent.run(request["task"], session), request["agent"])
+        with recording_into(Recording()) as recording:
+            value = await agent.run(request["task"], session)
+        return {**_said(value, request["agent"]), "counts": recording.counts}
     except ArtError as error:
         return {"art_error": error.to_dict()}
     except Exception as error:  # noqa: BLE001 - the boundary: the agent's exception crosses as data

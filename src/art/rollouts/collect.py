@@ -74,6 +74,8 @@ async def report(scope: RolloutScope, result: Any) -> None:
     opened = scope.opened()
     if isinstance(result, Trajectory) and result.rollout_id is None and scope.owner is not None:
         result.rollout_id = scope.rollout_id
+    if isinstance(result, Trajectory):
+        result.metrics.update(scope.recording.counts)
     for connection, rollout_id in opened:
         try:
             if isinstance(result, BaseException):

@@ -22,6 +22,7 @@ from art import errors
 from art.errors import AgentFailed, ConfigError, InfraError, InvalidInput
 from art.rollouts.environment import child_environment
 from art.rollouts.process import run_process
+from art.rollouts.recording import count
 from art.rollouts.signature import SessionValues
 from art.trajectories import Trajectory
 
@@ -80,6 +81,8 @@ class IsolatedAgent:
         if said is None:
             why = ended.failure or f"it ended with exit status {ended.status}"
             raise AgentFailed(f"{self.label} gave no result", cause=f"in its process: {why}")
+        for name, number in said.get("counts", {}).items():
+            count(name, number)
         return self._result(said)
 
     def _result(self, said: dict[str, Any]) -> Any:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 notices = Notices()
 
+MAX_CALLS = 1024
+"""Of one message: a streamed call says at which place it stands, and no answer is to fill the memory with empty ones."""
 COMPRESSION = 1
 """zlib level. A streamed answer repeats its keys with every token: even the fastest level makes it ten times smaller."""
 
@@ -39,6 +41,7 @@ class Recording:
         self._siblings: dict[int, list[Any]] = {}
         """The choices of a call by the id of the one that stands in a history."""
         self._elsewhere: set[str] = set()
+        self._counts: dict[str, int] = {}
         self._lock = threading.RLock()
 
     def belongs(self, model: object) -> bool:
@@ -62,6 +65,19 @@ class Recording:
                 kept = zlib.compress(request, COMPRESSION), zlib.compress(answer, COMPRESSION)
                 self._kept.append(kept)
 
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to a metric of the trajectory."""
+        with self._lock:
+            self._counts[name] = self._counts.get(name, 0) + number
+            if self._trajectory is not None:
+                self._trajectory.metrics[name] = self._counts[name]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was counted so far."""
+        with self._lock:
+            return dict(self._counts)
+
     @property
     def trajectory(self) -> Trajectory:
         """The calls so far; the same object each time, and later calls are added to it."""
@@ -69,7 +85,7 @@ class Recording:
 
         with self._lock:
             if self._trajectory is None:
-                self._trajectory = Trajectory()
+                self._trajectory = Trajectory(metrics=dict(self._counts))
                 for request, answer in self._kept:
                     self._place(zlib.decompress(request), zlib.decompress(answer))
                 self._kept.clear()
@@ -175,7 +191,7 @@ def _dumped(value: object) -> str:
 def _json(data: bytes | str) -> dict[str, Any] | None:
     try:
         value = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -189,7 +205,7 @@ def completed_choices(answer: bytes) -> list[dict[str, Any]]:
     if whole is None:
         choices = _of_chunks(answer)
     else:
-        choices = [choice for choice in whole.get("choices") or [] if isinstance(choice, dict)]
+        choices = _objects(whole.get("choices"))
     return [choice for choice in choices if choice.get("finish_reason") and choice.get("message")]
 
 
@@ -197,10 +213,16 @@ def _of_chunks(answer: bytes) -> list[dict[str, Any]]:
     choices: dict[int, dict[str, Any]] = {}
     for line in answer.split(b"\n"):  # not splitlines: JSON may hold other line separators
         chunk = _json(line[5:]) if line.startswith(b"data:") else None
-        for part in (chunk or {}).get("choices") or []:
+        for part in _objects((chunk or {}).get("choices")):
             index = part.get("index", 0)
-            _merge(choices.setdefault(index, _empty(index)), part)
+            if isinstance(index, int):
+                _merge(choices.setdefault(index, _empty(index)), part)
     return [choices[index] for index in sorted(choices)]
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    """The objects of a list; [] for what is none."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _empty(index: int) -> dict[str, Any]:
@@ -212,12 +234,14 @@ def _merge(choice: dict[str, Any], part: Mapping[str, Any]) -> None:
     """Add one chunk's part of a choice: texts and token lists grow, everything else is replaced."""
     for name, value in part.items():
         if name == "delta":
-            _merge_delta(choice["message"], value or {})
+            _merge_delta(choice["message"], value if isinstance(value, dict) else {})
         elif name == "logprobs":
-            if value:
+            if isinstance(value, dict):
                 kept = choice["logprobs"] = choice["logprobs"] or {**value, "content": []}
-                kept["content"].extend(value.get("content") or [])
-        elif isinstance(value, list):
+                kept["content"].extend(_objects(value.get("content")))
+        elif name == "message":  # a chunk has none, and this one is what the deltas make
+            continue
+        elif isinstance(value, list) and isinstance(choice.get(name, []), list):
             choice.setdefault(name, []).extend(value)
         elif value is not None:
             choice[name] = value
@@ -226,21 +250,24 @@ def _merge(choice: dict[str, Any], part: Mapping[str, Any]) -> None:
 def _merge_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
     for name, value in delta.items():
         if name == "tool_calls":
-            for call in value or []:
+            for call in _objects(value):
                 _merge_call(message.setdefault("tool_calls", []), call)
         elif isinstance(value, str) and name != "role":
-            message[name] = (message.get(name) or "") + value
+            message[name] = f"{message.get(name) or ''}{value}"
         elif value is not None:
             message[name] = value
 
 
 def _merge_call(calls: list[dict[str, Any]], part: Mapping[str, Any]) -> None:
     index = part.get("index", len(calls))
+    if not isinstance(index, int) or not 0 <= index < MAX_CALLS:
+        return
     while len(calls) <= index:
         calls.append({"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
     call = calls[index]
     call.update({name: part[name] for name in ("id", "type") if part.get(name)})
-    for name, value in (part.get("function") or {}).items():
+    function = part.get("function")
+    for name, value in (function if isinstance(function, dict) else {}).items():
         if isinstance(value, str):
             call["function"][name] = call["function"].get(name, "") + value
 
@@ -253,6 +280,13 @@ _current: ContextVar[Recording | None] = ContextVar("art_recording", default=Non
 def current_recording() -> Recording | None:
     """The innermost recording around the running code, or None."""
     return _current.get()
+
+
+def count(name: str, number: int = 1) -> None:
+    """Add to a metric of the trajectory that is being made here; outside of any nothing is counted."""
+    recording = _current.get()
+    if recording is not None:
+        recording.count(name, number)
 
 
 def enter_recording(recording: Recording) -> None:

@@ -267,6 +267,7 @@ class RolloutSession:
             await self._close_failed(error)
             return
         await report(self._scope, None)
+        self.metrics = {**self._scope.recording.counts, **self.metrics}
         if self._reward is not None or self.agent_rewards or self.call_rewards:
             await self._keep_rewards()
         done: FinishStatus = "evaluated" if self._request.purpose is Purpose.EVALUATE else "finished"

@@ -155,6 +155,7 @@ class WrappedAgent:
         if isinstance(result, Trajectory) and any(map(is_choice, result.messages_and_choices)):
             # Its choices say which of the recorded calls are meant.
             result.reward = session.trajectory.reward
+            result.metrics = {**session.metrics, **result.metrics}
             result.rollout_id = session.rollout_id
             return result
         if not session.trajectory.messages_and_choices:
