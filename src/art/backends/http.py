@@ -8,7 +8,6 @@ same transport, so agents' calls get the same treatment.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import ssl
 import time
@@ -23,6 +22,7 @@ import httpx2
 from pydantic import BaseModel
 
 from art import errors
+from art.backends.events import EventReader
 from art.errors import (
     ArtError,
     ConfigError,
@@ -301,7 +301,7 @@ class Connection:
     ) -> AsyncIterator[AsyncIterator[Mapping[str, Any]]]:
         """A server-sent event stream of JSON objects, resumed after `last_event_id` (0: from the start).
 
-        httpx2.TransportError when it breaks off, or stays silent for `silence_seconds`.
+        httpx2.TransportError when it breaks off, or stays silent for `silence_seconds`; InfraError for what is no event.
         """
         headers = {"Accept": "text/event-stream"}
         if last_event_id:
@@ -319,13 +319,10 @@ class Connection:
 
 
 async def _json_events(response: httpx2.Response) -> AsyncIterator[Mapping[str, Any]]:
-    data: list[str] = []
-    async for line in response.aiter_lines():
-        if line.startswith("data:"):
-            data.append(line[5:].strip())
-        elif not line and data:
-            yield json.loads("\n".join(data))
-            data = []
+    reader = EventReader()
+    async for chunk in response.aiter_bytes():
+        for event in reader.feed(chunk):
+            yield event
 
 
 def _interrupted(method: str, path: str, error: Exception) -> InfraError:

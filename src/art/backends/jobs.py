@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from art import errors
-from art.errors import ArtError, DeadlineExceeded, InfraError, TrainingFailed
+from art.errors import ArtError, DeadlineExceeded, InfraError, TrainingFailed, boundary
 from art.types import wire
 from art.types.wire_sft import SubmitSft
 
@@ -71,7 +71,8 @@ async def _follow(connection: Connection, job: wire.JobInfo, on_event: OnEvent) 
                 path, last_event_id=last_id, silence_seconds=SILENCE_SECONDS
             ) as events:
                 async for data in events:
-                    event = wire.JobEvent.model_validate(data)
+                    with boundary("reading an event of the job"):
+                        event = wire.JobEvent.model_validate(data)
                     if event.id <= last_id:
                         continue
                     last_id = event.id
