@@ -26,6 +26,8 @@ FILES = (
     "docs/doctor.md",
     "docs/deterministic.md",
     "docs/security.md",
+    "docs/agents-that-act.md",
+    "docs/supply-chain.md",
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

@@ -46,7 +46,12 @@ class FullBody(PeftBody):
             require_memory(base.name, numbers=file.elements(), memory=memory_bytes(device))
         with boundary(f"loading {base}", ConfigError):
             model = AutoModelForCausalLM.from_pretrained(
-                base, dtype=torch.float32, attn_implementation=TREE, local_files_only=True
+                base,
+                dtype=torch.float32,
+                attn_implementation=TREE,
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
             )
         model.to(device)
         model.eval()

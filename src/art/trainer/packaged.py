@@ -98,7 +98,9 @@ def _write_folder(gguf: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     # float32 first: the loader dequantises on the way, and bfloat16 would round twice.
-    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, dtype=torch.float32, trust_remote_code=False
+    )
     config = type(loaded.config)(
         **{
             key: value
@@ -111,7 +113,7 @@ def _write_folder(gguf: Path, folder: Path) -> None:
     fresh.load_state_dict(loaded.state_dict())
     fresh.generation_config = loaded.generation_config
     fresh.to(torch.bfloat16).save_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, trust_remote_code=False)
     tokenizer.model_max_length = config.max_position_embeddings
     tokenizer.save_pretrained(folder)
     source = {"converted_from": gguf.name, "bytes": gguf.stat().st_size}

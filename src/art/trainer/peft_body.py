@@ -73,7 +73,12 @@ class PeftBody:
         AttentionInterface.register(TREE, tree_interface)
         with boundary(f"loading {base}", ConfigError):
             model = AutoModelForCausalLM.from_pretrained(
-                base, dtype=dtype, attn_implementation=TREE, local_files_only=True
+                base,
+                dtype=dtype,
+                attn_implementation=TREE,
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
             )
         model.to("cuda" if torch.cuda.is_available() else "cpu")
         model.eval()
