@@ -307,6 +307,12 @@ def test_what_is_wrong_with_a_call_is_an_answer() -> None:
     assert "ZeroDivisionError" in answers[5]
     assert "lacks query" in answers[6]
     assert recording.trajectory.metrics == {"tools/failed": 7, "tools/refused": 1}
+    well = Recording()
+    with recording_into(well):
+        contents(Toolbox([divide]), ("divide", {"a": 1, "b": 2}))
+    assert well.counts == {"tools/failed": 0, "tools/refused": 0}, (
+        "or a mean would be over the failures alone"
+    )
     broken = {
         "role": "assistant",
         "tool_calls": [{"id": "x", "type": "custom", "custom": {"name": "divide"}}],
@@ -369,7 +375,7 @@ def test_refusals_and_dry_runs_are_counted_in_the_trajectory() -> None:
     send("nobody's")  # outside of any rollout nothing is counted, and nothing fails
     with recording_into(recording):
         send("ann@example.org")
-        assert recording.trajectory.metrics == {"tools/dry_run": 1}
+        assert recording.trajectory.metrics == {"tools/dry_run": 1, "tools/refused": 0}
         send("x@evil.net")
         send("y@evil.net")
     assert recording.trajectory.metrics == {"tools/dry_run": 1, "tools/refused": 2}
@@ -391,7 +397,7 @@ def test_a_gather_member_finds_its_counts_in_its_own_trajectory() -> None:
     members = [member("ann@example.org"), member("x@evil.net", "bob@example.org"), member()]
     gathered = asyncio.run(art.gather_trajectories(members, pbar_desc=None))
     assert [one.metrics for one in gathered] == [
-        {"mine": 1, "tools/dry_run": 1},
+        {"mine": 1, "tools/dry_run": 1, "tools/refused": 0},
         {"mine": 1, "tools/dry_run": 1, "tools/refused": 1},
         {"mine": 1},
     ]

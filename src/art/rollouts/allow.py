@@ -18,7 +18,7 @@ from art.rollouts.tool import DEFINITION, arguments_of, is_async, name_of
 log = logging.getLogger(__name__)
 
 REFUSED = "tools/refused"
-"""The trajectory's metric: calls that were refused."""
+"""The trajectory's metric: calls that were refused. A call that was not sets it to 0 at least, so that means are true."""
 _SHOWN = 200
 """Characters of an argument in a refusal."""
 
@@ -70,6 +70,7 @@ def allow(tool: F, /, **rules: Rule) -> F:
         for parameter, rule in rules.items():
             if parameter not in arguments or not _holds(rule, arguments[parameter]):
                 return refused(name, parameter, arguments.get(parameter), rule)
+        count(REFUSED, 0)
         return None
 
     async def later(*positional: Any, **named: Any) -> Any:

@@ -140,8 +140,7 @@ class Sandbox:
             ended = await run_bounded(
                 runner, list(command), dict(environment or {}), stdin=data, bounds=self._bounds
             )
-        if ended.ended_by:
-            count(STOPPED)
+        count(STOPPED, int(bool(ended.ended_by)))
         return SandboxResult(
             status=ended.status,
             ended_by=ended.ended_by,

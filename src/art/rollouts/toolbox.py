@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from art.errors import ArtError, ConfigError, InvalidInput
-from art.rollouts.allow import refused
+from art.rollouts.allow import REFUSED, refused
 from art.rollouts.failure import is_infrastructure
 from art.rollouts.recording import count
 from art.rollouts.tool import Definition, Tool, ToolFunction
@@ -73,6 +73,8 @@ class Toolbox:
         return run_blocking(lambda: self.answers(said))
 
     async def _answer(self, call: _Said) -> str:
+        count(REFUSED, 0)
+        count(FAILED, 0)
         function = call.get("function")
         name = function.get("name") if isinstance(function, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(name, str):
