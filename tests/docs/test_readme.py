@@ -211,7 +211,9 @@ def run_ci(place: Place, text: str) -> None:
     (tools / "make").chmod(0o755)
     done = place.run(f"cd {clone} && PATH={tools}:$PATH {text}")
     assert done.returncode == 0, done.stderr
-    assert (place.folder / "asked").read_text().split() == ["setup", "lint", "test", "test-faults"]
+    assert (place.folder / "asked").read_text().split() == [
+        *("setup", "lint", "test", "test-faults", "fuzz-parsers")
+    ]
     assert place.run(f"cd {clone} && FAIL=lint PATH={tools}:$PATH {text}").returncode != 0
 
 
