@@ -8,6 +8,7 @@ ArtError                          what happened, why, what to do, and a stable c
 │   ├── InvalidReward             a reward that is not a finite number
 │   ├── PromptTooLong             the prompt does not fit into the model's context
 │   ├── BodyTooLarge              a request's body is over the server's bound
+│   ├── RequestTimeout            a request's body did not arrive in time
 │   └── MethodNotAllowed          the route exists, with another method
 ├── NotFound                      a model, rollout, checkpoint or job that does not exist
 │   └── ThreadNotFound            a conversation that the client wants to go on with and that is not kept here
@@ -181,6 +182,13 @@ class BodyTooLarge(InvalidInput):
 
     code = "body_too_large"
     status = 413
+
+
+class RequestTimeout(InvalidInput):
+    """A request's body did not arrive in time."""
+
+    code = "request_timeout"
+    status = 408
 
 
 class MethodNotAllowed(InvalidInput):

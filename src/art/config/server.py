@@ -39,7 +39,10 @@ class ServerConfig(BaseModel):
     max_body_bytes: int = Field(64 * 1024 * 1024, ge=1024)
     """Largest request body. A batch of 256 rollouts with log-probabilities is about 20 MiB."""
     max_waiting_calls: int = Field(1024, ge=1)
-    """Calls admitted at once; past it, 429 with Retry-After."""
+    """Calls admitted at once, by one project at most eight ninths of it; past it, 429 with Retry-After."""
+    max_held_bytes: int = Field(128 * 1024 * 1024, ge=1024)
+    """Bytes of request bodies held at once, of calls and of the control API each; past it, 429 with Retry-After. What is
+    made of a body takes several times as much memory. One that is larger is taken when no other is held."""
     engine_start_seconds: float = Field(300.0, gt=0)
     """Deadline of an engine's start: reading 15 GB of weights from a slow disk takes minutes."""
     trainer_start_seconds: float = Field(120.0, gt=0)
@@ -48,6 +51,10 @@ class ServerConfig(BaseModel):
     """A worker silent for this long is dead; workers send a heartbeat every second."""
     call_seconds: float = Field(600.0, gt=0)
     """Longest silence of one call to the engine."""
+    max_call_seconds: float = Field(3600.0, gt=0)
+    """Deadline of one call, its wait for a place in the engine included. A client may ask for less (`X-ART-Timeout`)."""
+    silent_client_seconds: float = Field(60.0, gt=0)
+    """A client that neither sends the rest of its request nor takes any of its answer for this long is cut off."""
     train_seconds: float = Field(24 * 3600.0, gt=0)
     """Deadline of one training job."""
     stop_seconds: float = Field(20.0, gt=0)

@@ -72,6 +72,8 @@ class AdapterRef:
     """Absolute path of the checkpoint folder: an adapter in PEFT's files, or a whole model in transformers'."""
     probe_token_ids: list[int] = field(default_factory=list)
     """Tokens whose log-probabilities the trainer wrote into the manifest; the self-check repeats them."""
+    sha256: str = ""
+    """Of the file with the weights: the same version with other content is another adapter."""
 
 
 @dataclass(frozen=True, slots=True)

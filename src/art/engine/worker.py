@@ -21,11 +21,13 @@ from typing import Any
 from art.engine.protocol import Sampled
 from art.engine.requests import as_result, check_token_ids, parse_adapter, parse_sample, sampled_message
 from art.engine.step import StepEngine
-from art.errors import ArtError, ConfigError, InfraError, InvalidInput, WorkerDied
+from art.errors import ArtError, ConfigError, InfraError, InvalidInput, Overloaded, WorkerDied
 from art.ipc import Message, WorkerChannel
 
 logger = logging.getLogger(__name__)
 
+WAITING_PER_PLACE = 64
+"""Requests that may wait for each place of the engine. A gateway sends only a few more than there are places."""
 PR_SET_PDEATHSIG = 1
 """Linux's prctl: the signal this process gets when the thread that started it ends."""
 
@@ -107,6 +109,7 @@ class Worker:
         try:
             method, params = str(message.get("method")), dict(message.get("params") or {})
             if method == "generate":
+                self._check_room()
                 self._engine.submit(key, parse_sample(params, self._engine.capabilities))
                 self._running.add(key)
             elif method in self._methods:
@@ -125,6 +128,14 @@ class Worker:
                 hint="see the engine's log in server/logs",
             )
             out.append({"id": key, "error": failed.to_dict()})
+
+    def _check_room(self) -> None:
+        """Overloaded when too many requests wait already."""
+        bound = (1 + WAITING_PER_PLACE) * self._engine.capabilities.max_batch
+        if len(self._running) >= bound:
+            raise Overloaded(
+                f"the engine has {len(self._running)} requests", hint="send it more when some have ended"
+            )
 
     def _report(self, key: int, event: Sampled | ArtError, out: list[Message]) -> None:
         if isinstance(event, ArtError):

@@ -27,6 +27,8 @@ KEEP_SECONDS = 120.0
 MAX_KEYED = 256
 MAX_UNDELIVERED = 16
 """Answers of either kind that a session keeps; the oldest make room."""
+MAX_KEYED_BYTES = 8 * 1024 * 1024
+"""Of the requests of those under a key: a session must not keep 256 calls with bodies of megabytes."""
 
 
 class Answers:
@@ -56,8 +58,12 @@ class Answers:
         """Remember a call under its key, if it has one."""
         if key is not None:
             self._keyed[key] = (digest, run)
-            while len(self._keyed) > MAX_KEYED:
+            while len(self._keyed) > MAX_KEYED or (len(self._keyed) > 1 and self._bytes() > MAX_KEYED_BYTES):
                 self._keyed.popitem(last=False)
+
+    def _bytes(self) -> int:
+        """Of the requests whose calls are kept under a key: what a call holds grows with its request."""
+        return sum(run.plan.request.size for _, run in self._keyed.values())
 
     def left(self, digest: str, run: CallRun) -> None:
         """The client of a call has gone before it had the whole answer."""

@@ -21,6 +21,7 @@ from art.server.dialects.responses import routes as responses_routes
 from art.server.dialects.upstreams import routes as upstream_routes
 from art.server.endpoint import ApiRoute, starlette_route
 from art.server.guard import Guard
+from art.server.intake import Intake
 from art.server.responses import error_response, shape_of
 from art.server.state import Gateway
 from art.server.upstreams import not_served, route_of
@@ -49,7 +50,7 @@ def build_app(gateway: Gateway) -> Starlette:
     table += upstream_routes()  # the last: what no dialect serves
     app = Starlette(
         routes=table,
-        middleware=[Middleware(Guard, gateway=gateway)],
+        middleware=[Middleware(Guard, gateway=gateway), Middleware(Intake, gateway=gateway)],
         exception_handlers={
             ArtError: _art_error,
             HTTPException: _http_error,

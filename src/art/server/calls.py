@@ -112,10 +112,9 @@ async def plan_call(
 ) -> CallPlan:
     """Decide prompt, parameters and seeds of a call. The caller holds `session.planning`.
 
-    PromptTooLong with the numbers, LimitReached, Overloaded, UnsupportedOption, InvalidInput with the template's reason.
+    PromptTooLong with the numbers, LimitReached, UnsupportedOption, InvalidInput with the template's reason.
     """
     session, entry = located.session, located.entry
-    sessions.admission.check()  # before the call counts against the rollout's limits
     sampling = resolve_sampling(request.asked, session.rule)
     _check_tools(request, entry)
     _check_options(request.options, entry)

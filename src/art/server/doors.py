@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 
 from art.config.server import ServerConfig
 from art.server.app import build_app
+from art.server.connections import Connections, bound_buffers
 from art.server.listen import Listening
 from art.server.state import Gateway
 from art.server.tls import Certificate
@@ -42,6 +43,12 @@ class Doors:
         self._doors = [(HttpServer(_config(app, settings, None)), listening.plain)]
         if listening.tls is not None:
             self._doors.append((HttpServer(_config(app, settings, listening.certificate)), listening.tls))
+        for _, sock in self._doors:
+            bound_buffers(sock)
+        self._connections = gateway.connections = Connections(
+            [server.server_state.connections for server, _ in self._doors],
+            silent_seconds=settings.silent_client_seconds,
+        )
 
     async def up(self) -> None:
         """Returns when every socket is answered."""
@@ -50,9 +57,9 @@ class Doors:
 
     async def serve(self) -> None:
         """Answer until closed. One that ends by itself closes the others, and its error is raised."""
-        watching = None
+        watching = [asyncio.create_task(self._connections.watch(), name="connections")]
         if self._certificate is not None:
-            watching = asyncio.create_task(self._certificate.watch(), name="certificate")
+            watching.append(asyncio.create_task(self._certificate.watch(), name="certificate"))
         serving = [
             asyncio.create_task(server.serve(sockets=[sock]), name="http") for server, sock in self._doors
         ]
@@ -61,9 +68,7 @@ class Doors:
             self.close()
             await asyncio.gather(*serving)
         finally:
-            if watching is not None:
-                watching.cancel()
-            for task in serving:
+            for task in (*watching, *serving):
                 task.cancel()
 
     def close(self, *, force: bool = False) -> None:

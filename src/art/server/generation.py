@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from art.engine.protocol import Sampled, SampleRequest
-from art.errors import ArtError, InfraError, LimitReached, NotFound
+from art.errors import ArtError, DeadlineExceeded, InfraError, LimitReached, NotFound, Overloaded
+from art.server.admission import Ticket
 from art.server.calls import CallPlan
 from art.server.capture import Choice, Completed, Times, node_of, record, recorded_end
 from art.server.sessions import Sessions
@@ -25,6 +26,9 @@ from art.tokens.formats import OutputParser
 from art.tokens.stops import StopMatcher
 from art.tokens.tokenizer import Detokenizer
 from art.types.messages import Piece, ToolCall
+
+LOADS = 3
+"""Times that a choice asks an engine which turns out not to hold the adapter: each time it is loaded anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,14 @@ class Delta:
 class CallRun:
     """One running call. `start` once. Every reader: `attach`, `deltas` or nothing, `result`, and at last `deliver` or `leave`."""
 
-    def __init__(self, plan: CallPlan, *, versions: Versions, sessions: Sessions, store: Store) -> None:
+    def __init__(
+        self, plan: CallPlan, *, versions: Versions, sessions: Sessions, store: Store, seconds: float
+    ) -> None:
+        """`seconds`: the call's deadline, its wait for the engine included."""
         self.plan = plan
         self.choices = [Choice(index) for index in range(plan.request.n)]
         self.times = Times(started=time.time())
+        self._seconds = seconds
         self._versions = versions
         self._sessions = sessions
         self._store = store
@@ -57,11 +65,8 @@ class CallRun:
         self._stopped: ArtError | None = None
         self._ending: asyncio.Task[None] | None = None
 
-    def start(self) -> CallRun:
-        """Begin. Overloaded when too many calls wait already."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._sessions.admission.enter())
-            admission = stack.pop_all()
+    def start(self, place: Ticket) -> CallRun:
+        """Begin; the call's place among the admitted ones is given back when it has ended."""
         self.plan.session.enter()
         self.plan.session.runs.add(self)
         self._task = asyncio.create_task(self._run(), name=self.plan.call_id)
@@ -72,7 +77,7 @@ class CallRun:
             # Not inside the task: one that is cancelled before it begins never runs its `finally`.
             self.plan.session.runs.discard(self)
             self.plan.session.leave()
-            admission.close()
+            place.close()
             self._over = True
             self._wake()
 
@@ -181,15 +186,12 @@ class CallRun:
         self._task.cancel()
 
     async def _run(self) -> Completed:
-        samplers: list[asyncio.Task[None]] = []
         try:
-            async with self._versions.lease(self.plan.entry, self.plan.step) as lease:
-                samplers = [asyncio.create_task(self._sample(lease, choice)) for choice in self.choices]
-                await self._all(samplers)
+            await self._in_time()
         except (asyncio.CancelledError, Exception) as error:
             # The boundary of a call: however it ends, what was sampled is written down.
             reason = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
-            if isinstance(error, InfraError):
+            if isinstance(error, InfraError | Overloaded):
                 self.plan.session.failed += 1
                 self.plan.session.give_back(self.plan.draw)
             for choice in self.choices:  # the ones that had ended were not delivered either
@@ -202,6 +204,20 @@ class CallRun:
             raise
         await self._record()
         return Completed(plan=self.plan, choices=self.choices, created=self.times.started)
+
+    async def _in_time(self) -> None:
+        """Sample every choice within the call's deadline. DeadlineExceeded past it."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                with self._versions.hold(self.plan.entry, self.plan.step):
+                    await self._all([asyncio.create_task(self._sample(choice)) for choice in self.choices])
+        except TimeoutError:
+            sampled = sum(len(choice.token_ids) for choice in self.choices)
+            raise DeadlineExceeded(
+                f"the call was not answered within {self._seconds:g} s",
+                cause=f"{sampled} tokens were sampled by then" if sampled else "it waited for the engine",
+                hint="ask for fewer tokens, run fewer agents at once, or allow more (X-ART-Timeout, max_call_seconds)",
+            ) from None
 
     async def _all(self, samplers: list[asyncio.Task[None]]) -> None:
         """Wait for every sampler; the first failure, or the call's cancellation, ends the others."""
@@ -223,12 +239,52 @@ class CallRun:
                 hint="open it with a larger limits.max_seconds",
             )
 
-    async def _sample(self, lease: Lease, choice: Choice) -> None:
+    async def _sample(self, choice: Choice) -> None:
+        """Sample one choice when its turn has come."""
+        plan, text = self.plan, _TextOf(self.plan)
+        try:
+            for again in reversed(range(LOADS)):
+                async with (
+                    self._versions.turn(plan.entry, plan.session.id),
+                    self._versions.lease(plan.entry, plan.step) as lease,
+                ):
+                    if await self._ask(lease, choice, text, again=again > 0):
+                        break
+        finally:
+            self._say(choice, text.finish())
+        if choice.finish_reason is None:
+            raise InfraError("the engine ended a choice without a finish reason")
+        if choice.message.tool_calls and choice.finish_reason == "stop":
+            choice.finish_reason = "tool_calls"
+
+    async def _ask(self, lease: Lease, choice: Choice, text: _TextOf, *, again: bool) -> bool:
+        """Have the engine sample a choice. False where it did not hold the adapter and may be asked `again`."""
+        if self.plan.grammar:
+            check_engine(lease.engine.capabilities)
+
+        def take(event: Sampled) -> None:
+            self._take(choice, event, text)
+            if text.stopped and event.finish_reason is None:
+                raise _Stopped
+
+        try:
+            await lease.engine.generate(self._request(lease, choice), take)
+        except _Stopped:
+            pass
+        except NotFound as error:
+            # The process that had loaded the adapter ended between the load and this call; nothing was sampled.
+            self._versions.lost(self.plan.entry, self.plan.step)
+            if again:
+                return False
+            raise InfraError(
+                "the engine was started anew", cause=str(error), hint="send the call again"
+            ) from error
+        return True
+
+    def _request(self, lease: Lease, choice: Choice) -> SampleRequest:
         plan = self.plan
         params = plan.sampling.params
-        if plan.grammar:
-            check_engine(lease.engine.capabilities)
-        request = SampleRequest(
+        return SampleRequest(
             prompt_token_ids=plan.prompt.token_ids,
             version=lease.version,
             cache_salt=lease.salt,
@@ -241,29 +297,6 @@ class CallRun:
             top_logprobs=params.top_logprobs,
             grammar=plan.grammar,
         )
-        text = _TextOf(plan)
-
-        def take(event: Sampled) -> None:
-            self._take(choice, event, text)
-            if text.stopped and event.finish_reason is None:
-                raise _Stopped
-
-        try:
-            await lease.engine.generate(request, take)
-        except _Stopped:
-            pass
-        except NotFound as error:
-            # The process that had loaded the adapter ended between the load and this call.
-            self._versions.lost(plan.entry, plan.step)
-            raise InfraError(
-                "the engine was started anew", cause=str(error), hint="send the call again"
-            ) from error
-        finally:
-            self._say(choice, text.finish())
-        if choice.finish_reason is None:
-            raise InfraError("the engine ended a choice without a finish reason")
-        if choice.message.tool_calls and choice.finish_reason == "stop":
-            choice.finish_reason = "tool_calls"
 
     def _take(self, choice: Choice, event: Sampled, text: _TextOf) -> None:
         """Take over an event's tokens up to a stop string."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from art.config.server import ServerConfig
 from art.errors import ArtError, InfraError
+from art.server.connections import raise_descriptor_limit
 from art.server.determinism import settle
 from art.server.doors import Doors
 from art.server.engines import EnginePool
@@ -66,6 +67,7 @@ async def serve(settings: ServerConfig, *, on_ready: Callable[[Gateway], None]) 
     """
     stop = Stop()
     stop.on_signals()
+    raise_descriptor_limit()
     folder = ServerFolder(settings.path)
     folder.acquire()
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from art.server.admission import Admission
+from art.server.admission import SHARER, Admission
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,6 +34,6 @@ class OffLoop:
         """
         if size <= LARGE_BYTES:
             return function(*args, **kwargs)
-        with self._admission.enter():
+        with self._admission.enter(SHARER.get()):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))

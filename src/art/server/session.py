@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,7 +14,7 @@ from typing import Protocol
 from art.errors import ArtError, Conflict, InfraError, InvalidInput, LimitReached, Overloaded
 from art.server.answers import Answers
 from art.server.places import Places
-from art.server.sampling import SeedSpace
+from art.server.sampling import SeedSpace, seed_identity
 from art.server.versions import ModelEntry
 from art.store.records import RolloutRow
 from art.tokens.graph import TokenGraph
@@ -22,6 +22,10 @@ from art.types.policy import Sampling
 
 STOP_SECONDS = 10.0
 """How long stopped calls get to be recorded."""
+MAX_OPEN = 20_000
+"""Rollouts open at once: each costs some kilobytes, and the tokens of its conversation."""
+MAX_OPEN_TOKENS = 256_000_000
+"""Tokens that all of them remember together, 1 GB, before another one is opened."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -38,6 +42,12 @@ class CallHeaders:
     agent: str | None = None
     auxiliary: bool | None = None
     """Whether this is a call on the side; None leaves it to the rules."""
+    seconds: float | None = None
+    """How long the client waits for the whole answer at most; None leaves it to the server."""
+
+    def seed_identity(self, step: int) -> str:
+        """Of a rollout that the call opens."""
+        return seed_identity(run_seed=0, scenario=self.scenario, member=self.member, step=step, key="")
 
 
 class Stoppable(Protocol):
@@ -200,6 +210,20 @@ def check_id(rollout_id: str) -> None:
         raise InvalidInput(
             f"{rollout_id!r} cannot be a rollout id",
             hint="letters, digits, '.', '_' and '-', at most 128, the first a letter or digit",
+        )
+
+
+def check_room(sessions: Collection[Session]) -> None:
+    """Overloaded where no further rollout can be opened."""
+    if len(sessions) >= MAX_OPEN:
+        raise Overloaded(
+            f"{len(sessions)} rollouts are open",
+            hint="finish those whose agents have ended; one without a call for a day ends by itself",
+        )
+    held = sum(session.graph.held for session in sessions)
+    if held >= MAX_OPEN_TOKENS:
+        raise Overloaded(
+            f"the open rollouts hold {held} tokens", hint="finish some of them before you open more"
         )
 
 

@@ -23,7 +23,7 @@ from art.server.keys import Keys
 from art.server.off_loop import OffLoop
 from art.server.ownership import visible_rollout
 from art.server.sampling import SeedSpace, seed_identity
-from art.server.session import CallHeaders, Session, check_id, ended
+from art.server.session import CallHeaders, Session, check_id, check_room, ended
 from art.server.versions import ModelEntry, Versions
 from art.store.records import Role, RolloutRow
 from art.store.rollout_rows import no_rollout
@@ -184,6 +184,7 @@ class Sessions:
             async with self._opening.setdefault(row.rollout_id, asyncio.Lock()):
                 session = self._open.get(row.rollout_id)
                 if session is None:
+                    check_room(self._open.values())
                     return await self._store_and_keep(row, entry, aliases=aliases)
         finally:
             self._opening.pop(row.rollout_id, None)
@@ -318,7 +319,7 @@ class Sessions:
             scenario_id=headers.scenario,
             group_id=headers.group,
             member=headers.member,
-            seed_identity=_identity_of(headers, step),
+            seed_identity=headers.seed_identity(step),
             key_id=principal.key_id,
         )
         return await self._start(row, entry, aliases=False)
@@ -363,7 +364,7 @@ class Sessions:
             scenario_id=headers.scenario,
             group_id=headers.group,
             member=headers.member,
-            seed_identity=_identity_of(headers, step),
+            seed_identity=headers.seed_identity(step),
             key_id=principal.key_id,
         )
         entry.sessions[step] += 1  # before the wait: the checkpoint must stay
@@ -392,8 +393,3 @@ class Sessions:
         if kind not in self._announced:
             self._announced.add(kind)
             logger.info("%s", text)
-
-
-def _identity_of(headers: CallHeaders, step: int) -> str:
-    """Of a rollout that a call opens."""
-    return seed_identity(run_seed=0, scenario=headers.scenario, member=headers.member, step=step, key="")

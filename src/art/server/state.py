@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
@@ -44,3 +45,5 @@ class Gateway:
     tls_url: str | None = None
     """`https://host:port` for other machines, where the server has a certificate."""
     started_at: float = field(default_factory=time)
+    connections: Sized = ()
+    """The HTTP server's, once it runs."""

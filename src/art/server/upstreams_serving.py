@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from art.errors import ArtError, InvalidInput, LimitReached
+from art.server.admission import SHARER
 from art.server.auth import Principal
 from art.server.ownership import visible_rollout
 from art.server.quota import tokens_of
@@ -107,7 +108,7 @@ def _seconds(upstream: Upstream, session: Session) -> float:
 def _start(exchange: Exchange, gateway: Gateway, session: Session | None) -> None:
     """Begin, counted among the calls to upstreams and, in a rollout, among those that its end waits for."""
     with ExitStack() as stack:
-        stack.enter_context(gateway.upstreams.admission.enter())
+        stack.enter_context(gateway.upstreams.admission.enter(SHARER.get()))
         if session is not None:
             session.used = time.monotonic()
             stack.enter_context(session.inside())

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from art.engine.protocol import BASE_VERSION, AdapterCheck, AdapterRef, Engine
-from art.errors import ArtError, Conflict, DeadlineExceeded, InfraError, InvalidInput, NotFound
+from art.engine.protocol import BASE_VERSION, AdapterRef, Engine
+from art.errors import ArtError, Conflict, InfraError, InvalidInput, NotFound
 from art.server.body import whole_number
-from art.server.engines import EnginePool
+from art.server.checkpoint_files import arrived
+from art.server.engines import EnginePool, WorkerEngine
 from art.server.persist import Persist
 from art.server.self_check import check_adapter
+from art.server.slots import AdapterSlots, Load
 from art.store.records import ModelRow
 from art.store.store import Store
 from art.tokens.formats import Formats, choose_formats
@@ -29,9 +31,6 @@ from art.tokens.renderer import Renderer
 from art.types.jobs import CheckpointInfo
 
 logger = logging.getLogger(__name__)
-
-SLOT_SECONDS = 300.0
-"""How long a call waits for a free adapter slot while every loaded version has running calls."""
 
 
 @dataclass(slots=True)
@@ -88,16 +87,6 @@ class Lease:
     """For the prefix-cache key: changes with the adapter's content."""
 
 
-@dataclass(slots=True)
-class _Slots:
-    """The adapters one engine process holds."""
-
-    generation: int = 0
-    versions: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    busy: Counter[str] = field(default_factory=Counter)
-    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
-
-
 class Versions:
     """All models of one server."""
 
@@ -107,7 +96,7 @@ class Versions:
         self._entries: dict[tuple[str, str], ModelEntry] = {}
         self._broken: dict[tuple[str, str], ArtError] = {}
         self._renderers: dict[tuple[str, str | None, str], tuple[Renderer, Proof]] = {}
-        self._slots: dict[str, _Slots] = {}
+        self._slots: dict[str, AdapterSlots] = {}
 
     async def load(self) -> None:
         """Take up the store's models. One whose files are gone is reported when it is asked for."""
@@ -216,6 +205,30 @@ class Versions:
 
     # -- adapters
 
+    def _slots_of(self, entry: ModelEntry) -> AdapterSlots:
+        return self._slots.setdefault(entry.row.base.path, AdapterSlots())
+
+    @contextmanager
+    def hold(self, entry: ModelEntry, step: int) -> Iterator[None]:
+        """Keep the files of a step for the length of the `with`. NotFound where they are gone already."""
+        entry.checkpoint(step)
+        entry.calls[step] += 1
+        try:
+            yield
+        finally:
+            entry.calls[step] -= 1
+            if not entry.calls[step]:
+                del entry.calls[step]
+
+    @asynccontextmanager
+    async def turn(self, entry: ModelEntry, session_id: str) -> AsyncIterator[None]:
+        """A place in the model's engine for the length of the `with`; projects, then sessions, take turns at them."""
+        engine = await self._engines.worker_engine(entry.row.base)
+        slots = self._slots_of(entry)
+        slots.meet(engine)
+        async with slots.turns.take(entry.row.project, session_id):
+            yield
+
     async def ensure_loaded(self, entry: ModelEntry, step: int) -> str:
         """Load the adapter of a step unless the running engine has it; returns the engine's version name."""
         async with self.lease(entry, step) as lease:
@@ -226,37 +239,23 @@ class Versions:
         """An engine that holds the step's adapter, until the end of the `with`."""
         info = entry.checkpoint(step)
         version = BASE_VERSION if info.is_base else entry.version(step)
-        slots = self._slots.setdefault(entry.row.base.path, _Slots())
-        entry.calls[step] += 1
-        slots.busy[version] += 1
-        try:
-            engine = await self._engines.worker_engine(entry.row.base)
-            entry.context_length = min(entry.row.base.context_length, engine.capabilities.context_length)
-            if version != BASE_VERSION:
-                await self._load(entry, info, slots)
-            yield Lease(engine=engine, version=version, salt=info.sha256[:16])
-        finally:
-            entry.calls[step] -= 1
-            slots.busy[version] -= 1
-            async with slots.changed:
-                slots.changed.notify_all()
+        slots = self._slots_of(entry)
+        with self.hold(entry, step):
+            async with slots.use(version):
+                engine = await self._engines.worker_engine(entry.row.base)
+                entry.context_length = min(entry.row.base.context_length, engine.capabilities.context_length)
+                if version != BASE_VERSION:
+                    await slots.bring(version, engine, self._load(entry, info))
+                yield Lease(engine=engine, version=version, salt=info.sha256[:16])
 
-    async def _load(self, entry: ModelEntry, info: CheckpointInfo, slots: _Slots) -> AdapterCheck | None:
-        """Load an adapter into a free slot; None when it is there already."""
+    def _load(self, entry: ModelEntry, info: CheckpointInfo) -> Load:
+        """How the adapter is loaded: once its files are there, and it counts as loaded once it has proved itself."""
         version = entry.version(info.step)
-        engine = await self._engines.worker_engine(entry.row.base)
-        if slots.generation == engine.generation and version in slots.versions:
-            slots.versions.move_to_end(version)
-            return None
-        async with slots.changed:
-            if slots.generation != engine.generation:  # a new process has lost what the old one held
-                slots.generation = engine.generation
-                slots.versions.clear()
-            if version in slots.versions:  # loaded while this call waited
-                return None
-            await self._free_slot(engine, slots)
-            ref = AdapterRef(version=version, path=info.path, probe_token_ids=list(info.probe_token_ids))
+        ref = AdapterRef(version, info.path, list(info.probe_token_ids), info.sha256)
+
+        async def load(engine: WorkerEngine) -> None:
             try:
+                await arrived(info)
                 check = await engine.load_adapter(ref)
             except (NotFound, InvalidInput) as error:
                 raise await self._unusable(entry, info, error) from error
@@ -264,8 +263,8 @@ class Versions:
             if problem is not None:
                 await engine.unload_adapter(version)
                 raise problem
-            slots.versions[version] = None
-            return check
+
+        return load
 
     async def _unusable(self, entry: ModelEntry, info: CheckpointInfo, error: ArtError) -> InfraError:
         """What is said about a step whose files are gone or damaged: it is the server that lost them."""
@@ -282,27 +281,9 @@ class Versions:
             f"the checkpoint of {entry.version(info.step)} cannot be loaded", cause=str(error), hint=advice
         )
 
-    async def _free_slot(self, engine: Engine, slots: _Slots) -> None:
-        """Unload the version used longest ago; waits while every loaded one has running calls."""
-        while len(slots.versions) >= engine.capabilities.max_adapters:
-            idle = next((version for version in slots.versions if slots.busy[version] <= 0), None)
-            if idle is not None:
-                await engine.unload_adapter(idle)
-                del slots.versions[idle]
-                continue
-            try:
-                async with asyncio.timeout(SLOT_SECONDS):
-                    await slots.changed.wait()
-            except TimeoutError:
-                raise DeadlineExceeded(
-                    f"no adapter slot became free within {SLOT_SECONDS:.0f} s",
-                    cause=f"{len(slots.versions)} versions are loaded and all of them have running calls",
-                    hint="raise the engine's max_adapters, or run fewer versions at once",
-                ) from None
-
     def lost(self, entry: ModelEntry, step: int) -> None:
         """The engine says that it does not hold the step: load it anew at the next call."""
-        self._slots.setdefault(entry.row.base.path, _Slots()).versions.pop(entry.version(step), None)
+        self._slots_of(entry).lost(entry.version(step))
 
     # -- steps
 
@@ -355,13 +336,9 @@ class Versions:
                 hint="finish its rollouts first",
             )
         entry.checkpoints.pop(step, None)
-        slots = self._slots.get(entry.row.base.path)
-        version = entry.version(step)
-        if slots is not None and version in slots.versions:
-            engine = await self._engines.worker_engine(entry.row.base)
-            async with slots.changed:
-                slots.versions.pop(version, None)
-                await engine.unload_adapter(version)
+        slots = self._slots_of(entry)
+        if slots.holds(entry.version(step)):
+            await slots.unload(entry.version(step), await self._engines.worker_engine(entry.row.base))
 
 
 def _set_step(entry: ModelEntry, step: int) -> None:

@@ -5,28 +5,49 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from art.errors import Conflict, NotFound
+from art.errors import Conflict, NotFound, Overloaded
 from art.store import job_rows, rollout_rows
 from art.store.records import IdempotencyRow, JobRow, Outcomes, RewardChange
 from art.store.sql import Conn, Row, one
 from art.types.policy import RolloutStatus
 from art.types.wire import JobResult
 
+MAX_OPEN_JOBS = 256
+"""Of one project, queued or running. A program waits for its job before it makes the next batch, so this is many programs."""
+
 
 def submit(
     conn: Conn, job: JobRow, rewards: Sequence[RewardChange], idempotency: IdempotencyRow | None
 ) -> JobRow:
-    """Queue a job, with the rewards it came with; the earlier one of a repeated request."""
+    """Queue a job, with the rewards it came with; the earlier one of a repeated request.
+
+    Overloaded when too many jobs of the project are open.
+    """
     if idempotency is not None:
         ref = job_rows.claim(conn, idempotency)
         if ref != job.info.job_id:
             return job_rows.get_job(conn, ref)
+    _check_room(conn, job.info.project)
     for item in rewards:
         rollout_rows.set_reward(conn, item)
         rollout_rows.finish_rollout(conn, item.rollout_id, RolloutStatus.FINISHED, "")
     job_rows.put_job(conn, job)
     job_rows.add_event(conn, job.info.job_id, "queued", {})
     return job
+
+
+def _check_room(conn: Conn, project: str) -> None:
+    found = one(
+        conn,
+        "SELECT COUNT(*) AS count FROM jobs WHERE project = ? AND status IN (?, ?)",
+        project,
+        *job_rows.OPEN,
+    )
+    if found is not None and found["count"] >= MAX_OPEN_JOBS:
+        raise Overloaded(
+            f"{found['count']} jobs of the project {project} are open",
+            hint="wait for some of them, or cancel those that nobody waits for",
+        )
 
 
 def start(conn: Conn, job_id: str, event: str) -> JobRow:

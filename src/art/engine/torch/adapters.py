@@ -184,23 +184,25 @@ class AdapterStore:
     def load(
         self, ref: AdapterRef, *, busy: Collection[str], probe: Probe
     ) -> tuple[AdapterCheck, str | None]:
-        """Merge an adapter, or place a whole model; its check, and the version that made room for it, if one had to.
+        """Merge an adapter, or place a whole model; its check, and the version that is there no more, if there is one.
 
         Overloaded when every loaded version is `busy`; Conflict when the version is loaded from another folder: adapters
-        are immutable.
+        are immutable. A version whose content changed is loaded anew, unless it is `busy`: no request changes its weights.
         """
         known = self._loaded.get(ref.version)
         if known is not None and known.ref == ref:
             return known.check, None
         if known is not None and known.ref.path != ref.path:
             raise Conflict(f"adapter {ref.version!r} is loaded already", cause=f"from {known.ref.path}")
+        if known is not None and ref.version in busy:
+            raise Conflict(f"adapter {ref.version!r} has running requests", cause="its files were changed")
         if is_whole(Path(ref.path)):
-            evicted = None if known is not None else self._make_room(busy)
+            evicted = self._make_room(busy) if known is None else ref.version
             whole = WholeModel.load(ref, self._architecture, self._read, self._placement)
             return self._keep(ref, whole.weights, whole, probe), evicted
         adapter = read_adapter(Path(ref.path), self._architecture.adaptable)
         self._check_shapes(adapter, ref)
-        evicted = None if known is not None else self._make_room(busy)
+        evicted = self._make_room(busy) if known is None else ref.version
         weights = self._architecture.build(
             adapter.merged(self._read), self._placement, base=self._base, changed=frozenset(adapter.deltas)
         )

@@ -68,7 +68,8 @@ class TorchEngine:
             self._slots, cache, max_batch=capabilities.max_batch, prefix_cache=prefix_cache
         )
         self._grammars = grammars
-        self._cancelled: set[int] = set()
+        self._ended: list[StepEvent] = []
+        """Requests that were cancelled between two steps; the next one says so."""
         self._tokens_sampled = 0
         self._tokens_computed = 0
         self._refresh_stats()
@@ -137,15 +138,13 @@ class TorchEngine:
         self._scheduler.waiting.append(Choice(key, request, self.capabilities.context_length, matcher))
 
     def cancel(self, key: int) -> None:
-        self._cancelled.add(key)
+        # At once, not with the next step: its slot is free, and its adapter may be unloaded now.
+        if self._scheduler.remove(key) is not None:
+            self._ended.append((key, Sampled([], [], finish_reason="cancelled")))
 
     @torch.inference_mode()
     def step(self) -> list[StepEvent] | None:
-        events: list[StepEvent] = []
-        for key in sorted(self._cancelled):
-            if self._scheduler.remove(key) is not None:
-                events.append((key, Sampled([], [], finish_reason="cancelled")))
-        self._cancelled.clear()
+        events, self._ended = self._ended, []
         self._scheduler.admit()
         events += self._compute()
         self._refresh_stats()

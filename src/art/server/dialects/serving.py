@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,14 +15,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from art.errors import ArtError, InvalidInput
+from art.server.admission import Ticket
 from art.server.answers import RETURN_SECONDS, request_digest
 from art.server.auth import Principal
 from art.server.body import MAX_INFERENCE_BYTES, bounded_body, read_json, reading, whole_number
 from art.server.calls import CallPlan, CallRequest, plan_call
 from art.server.capture import Choice, Completed
 from art.server.generation import CallRun, Delta
+from art.server.intake import asker_of
 from art.server.responses import error_response, shape_of
 from art.server.session import CallHeaders
+from art.server.sessions import Located
 from art.server.state import Gateway
 from art.server.streaming import KEEP_ALIVE, PING, ClientGone, EventStream, Watch, answer_or_gone
 from art.server.upstreams_serving import pass_on
@@ -103,42 +107,89 @@ class _Serving(Generic[A]):
         self._principal: Principal = request.state.principal
 
     async def respond(self) -> Response:
-        gateway, request = self._gateway, self._request
         self._principal.require(Role.INFER)
-        raw = await bounded_body(request, min(gateway.settings.max_body_bytes, MAX_INFERENCE_BYTES))
-        sessions = gateway.sessions
-        body = await sessions.off_loop.run(len(raw), read_json, raw)
-        if (upstream := gateway.upstreams.find(body)) is not None:
-            return await pass_on(request, call_headers(request), upstream, body)
-        ask = await sessions.off_loop.run(len(raw), self._read, body, len(raw))
-        ask = await self._dialect.resolve(ask, gateway, self._principal)
-        headers = call_headers(request)
+        headers = call_headers(self._request)
+        asker = asker_of(
+            self._gateway,
+            self._principal,
+            rollout=headers.url_rollout or headers.rollout,
+            project=headers.project,
+        )
+        # Before anything of it is read or stored: a call that is turned away costs nothing.
+        with contextlib.closing(asker.take(self._gateway.sessions.admission)) as place:
+            with asker.counted():
+                raw = await bounded_body(self._request, self._most_bytes)
+                body = await self._gateway.sessions.off_loop.run(len(raw), read_json, raw)
+            if (upstream := self._gateway.upstreams.find(body)) is not None:
+                place.close()  # calls to upstreams are counted among themselves
+                return await pass_on(self._request, headers, upstream, body)
+            with asker.counted():
+                ask, digest = await self._parsed(raw, body, headers)
+                del raw, body  # the call may run for minutes, and needs neither
+                located, digests = await self._located(ask.call, headers)
+            run = await self._running(ask.call, located, digests, headers=headers, place=place, digest=digest)
+            return await (self._stream(ask, run, digest) if ask.stream else self._whole(ask, run, digest))
+
+    @property
+    def _most_bytes(self) -> int:
+        return min(self._gateway.settings.max_body_bytes, MAX_INFERENCE_BYTES)
+
+    async def _parsed(self, raw: bytes, body: object, headers: CallHeaders) -> tuple[A, str]:
+        """The request with all that it refers to, and what makes a repetition of it the very same one."""
+        ask = await self._gateway.sessions.off_loop.run(len(raw), self._read, body, len(raw))
+        digest = request_digest(ask.call.dialect, raw)
+        ask = await self._dialect.resolve(ask, self._gateway, self._principal)
         if ask.call.wishes:
             ask = replace(ask, call=await self._settled(ask.call, headers))
-        digests = await sessions.off_loop.run(ask.call.size, ask.call.digests)
+        return ask, digest
+
+    async def _located(self, call: CallRequest, headers: CallHeaders) -> tuple[Located, list[str]]:
+        """The call's session, and the digests of its history."""
+        sessions = self._gateway.sessions
+        digests = await sessions.off_loop.run(call.size, call.digests)
         located = await sessions.locate(
             headers,
             self._principal,
-            ask.call.model,
+            call.model,
             digests=digests,
-            messages=ask.call.messages,
-            continues=ask.call.continues,
+            messages=call.messages,
+            continues=call.continues,
         )
+        return located, digests
+
+    async def _running(
+        self,
+        call: CallRequest,
+        located: Located,
+        digests: list[str],
+        *,
+        headers: CallHeaders,
+        place: Ticket,
+        digest: str,
+    ) -> CallRun:
+        """The running call that this request reads: its own, or the earlier one that it repeats."""
+        session, gateway = located.session, self._gateway
         # Without an owner there is no session that two equal requests could be known to belong to.
-        key = None if located.session.row.implicit else request.headers.get("idempotency-key")
-        digest, answers = request_digest(ask.call.dialect, raw), located.session.answers
-        with located.session.inside():
-            # A session's calls are planned and started one by one, so that they keep their order.
-            async with located.session.planning:
-                run = answers.find(key, digest)
+        key = None if session.row.implicit else self._request.headers.get("idempotency-key")
+        most = gateway.settings.max_call_seconds
+        # A session's calls are planned and started one by one, so that they keep their order.
+        with session.inside():
+            async with session.planning:
+                run = session.answers.find(key, digest)
                 if run is None:
                     with reading("the request"):
-                        plan = await plan_call(sessions, ask.call, located, digests, headers=headers)
-                    run = CallRun(plan, versions=gateway.versions, sessions=sessions, store=gateway.store)
-                    answers.keep(key, digest, run.start())
+                        plan = await plan_call(gateway.sessions, call, located, digests, headers=headers)
+                    run = CallRun(
+                        plan,
+                        versions=gateway.versions,
+                        sessions=gateway.sessions,
+                        store=gateway.store,
+                        seconds=most if headers.seconds is None else min(headers.seconds, most),
+                    )
+                    session.answers.keep(key, digest, run.start(place.moved()))
                     run.when_over(partial(gateway.meters.charge, self._principal))
                 run.attach()
-        return await (self._stream(ask, run, digest) if ask.stream else self._whole(ask, run, digest))
+        return run
 
     async def _whole(self, ask: A, run: CallRun, digest: str) -> Response:
         try:
@@ -237,6 +288,7 @@ def call_headers(request: Request) -> CallHeaders:
         member=member,
         agent=given.get("x-art-agent"),
         auxiliary=_said(given, "x-art-auxiliary"),
+        seconds=_seconds(given.get("x-art-timeout")),
     )
 
 
@@ -249,3 +301,16 @@ def _said(headers: Headers, name: str) -> bool | None:
     if value is None:
         raise InvalidInput(f"the header {name.title()} is {text[:80]!r}", hint="true or false")
     return value
+
+
+def _seconds(text: str | None) -> float | None:
+    """The header as seconds; None where it is not given. InvalidInput for what is no time."""
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise InvalidInput(f"the header X-ART-Timeout is {text[:80]!r}", hint="seconds, more than 0")
+    return seconds
