@@ -20,7 +20,7 @@ TORCH_ARGS ?=
 # (docs/supply-chain.md).
 HASHES ?=
 
-.PHONY: help setup demo test test-faults test-extended test-clients test-trl hostile fuzz fuzz-parsers test-templates lint format audit sbom lock bench-engine bench-gateway bench-demo bench-train study bench-deterministic test-kills mutations clean
+.PHONY: help setup demo test test-faults test-extended test-clients test-trl hostile fuzz fuzz-parsers test-templates lint format audit sbom lock bench-engine bench-gateway bench-demo bench-train study bench-deterministic test-kills test-swaps test-load mutations clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each
@@ -165,6 +165,14 @@ bench-deterministic: $(STAMP) ## What --deterministic costs the engine, as ratio
 
 test-kills: $(STAMP) ## 200 steps with 20 kills end in the weights of an undisturbed run (ten minutes)
 	$(BIN)/python benchmarks/kill_study.py $(ARGS)
+
+test-swaps: $(STAMP) ## 1,000 adapter swaps under load, every token looked at (some minutes)
+	$(BIN)/python benchmarks/adapter_swaps.py $(ARGS)
+
+MINUTES ?= 30
+
+test-load: $(STAMP) ## A server under load: steady memory, no descriptor lost, no error but 429 (MINUTES=30)
+	$(BIN)/python benchmarks/load_test.py --minutes $(MINUTES) $(ARGS)
 
 mutations: $(STAMP) ## Put 15 known faults into the code, one by one, and see that a test notices each
 	$(BIN)/python tests/mutations/run.py $(ARGS)

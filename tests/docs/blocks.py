@@ -28,6 +28,7 @@ FILES = (
     "docs/security.md",
     "docs/agents-that-act.md",
     "docs/supply-chain.md",
+    "docs/load.md",
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

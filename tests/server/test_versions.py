@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from art.config.server import ServerConfig
 from art.config.train import TrainConfig
 from art.engine.protocol import AdapterCheck, Sampled, SampleRequest
 from art.errors import Conflict, InfraError, NotFound
+from art.server import checkpoint_files
 from art.server.auth import Principal
 from art.server.engines import EnginePool
 from art.server.keys import Keys
@@ -81,11 +83,13 @@ class World:
         project: str = "p",
         is_base: bool = False,
         probe: list[float] | None = None,
+        created_at: float = 0.0,
     ) -> CheckpointInfo:
         """A checkpoint folder as the trainer leaves it."""
         folder = self.root / project / name / f"{step:04d}"
         folder.mkdir(parents=True)
-        save_file({"lora": np.zeros(2, dtype=np.float32)}, folder / "adapter_model.safetensors")
+        weights = folder / "adapter_model.safetensors"
+        save_file({"lora": np.full(2, step, dtype=np.float32)}, weights)
         logprobs = [] if is_base else probe or [-0.25 * (step + i) for i in range(1, len(PROBE))]
         (folder / "manifest.json").write_text(json.dumps({"probe_logprobs": logprobs}))
         return CheckpointInfo(
@@ -96,8 +100,12 @@ class World:
             is_base=is_base,
             probe_token_ids=[] if is_base else PROBE,
             probe_logprobs=logprobs,
-            sha256=hashlib.sha256(f"{name}{step}".encode()).hexdigest(),
+            sha256=hashlib.sha256(weights.read_bytes()).hexdigest(),
+            created_at=created_at,
         )
+
+    def weights(self, info: CheckpointInfo) -> Path:
+        return Path(info.path, "adapter_model.safetensors")
 
     async def loaded(self) -> list[str]:
         """What the engine says it holds; its heartbeat comes every second."""
@@ -175,6 +183,61 @@ def test_a_latest_step_whose_files_are_gone_is_said_with_what_is_there(
         assert "does not exist" in caught.value.cause
         assert "the steps 0, 1 are there: ask for p/m@1" in caught.value.hint
         assert await again.ensure_loaded(latest, 1) == "p/m@1"
+
+    run(tmp_path, tiny_model_dir, body)
+
+
+def test_a_young_checkpoint_that_is_not_there_yet_is_waited_for(tmp_path: Path, tiny_model_dir: Path) -> None:
+    """As on shared storage: first there is nothing, then half of it."""
+
+    async def body(world: World) -> None:
+        entry = await world.model()
+        info = world.checkpoint("m", 1, created_at=time.time())
+        folder, elsewhere = info.path, tmp_path / "elsewhere"
+        content = world.weights(info).read_bytes()
+        os.rename(folder, elsewhere)
+        publishing = asyncio.create_task(world.versions.publish(entry, info))
+        await asyncio.sleep(0.3)
+        os.rename(elsewhere, folder)
+        world.weights(info).write_bytes(content[:-1])
+        await asyncio.sleep(0.3)
+        assert not publishing.done()
+        world.weights(info).write_bytes(content)
+        async with asyncio.timeout(checkpoint_files.YOUNG_SECONDS):
+            await publishing
+        assert world.versions.resolve("m") == (entry, 1)
+
+    run(tmp_path, tiny_model_dir, body)
+
+
+def test_a_young_checkpoint_that_never_comes_is_given_up(
+    tmp_path: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_files, "YOUNG_SECONDS", 0.5)
+
+    async def body(world: World) -> None:
+        entry = await world.model()
+        info = world.checkpoint("m", 1, created_at=time.time() + 3600)  # the other machine's clock is ahead
+        world.weights(info).unlink()
+        with pytest.raises(InfraError, match="p/m@1 cannot be loaded") as caught:
+            await world.versions.publish(entry, info)
+        assert "does not exist" in caught.value.cause
+        assert "times" in caught.value.cause
+        assert world.versions.resolve("m") == (entry, 0)
+
+    run(tmp_path, tiny_model_dir, body)
+
+
+def test_weights_that_were_changed_since_are_not_served(tmp_path: Path, tiny_model_dir: Path) -> None:
+    async def body(world: World) -> None:
+        entry = await world.model()
+        info = world.checkpoint("m", 1)
+        content = bytearray(world.weights(info).read_bytes())
+        content[-1] ^= 1
+        world.weights(info).write_bytes(content)
+        with pytest.raises(InfraError, match="p/m@1 cannot be loaded") as caught:
+            await world.versions.publish(entry, info)
+        assert "is not what the trainer wrote" in caught.value.cause
 
     run(tmp_path, tiny_model_dir, body)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from engine_kit import (
 )
 from safetensors.torch import load_file, save_file
 
-from art.engine.protocol import SampleRequest
+from art.engine.protocol import AdapterRef, SampleRequest
 from art.errors import ConfigError, Conflict, InvalidInput, NotFound, Overloaded
 
 EXACT = 1e-4
@@ -175,6 +176,45 @@ def test_busy_adapters_are_kept(folder: Path, model: Any, adapters: list[tuple[P
     assert load_adapter(engine, "v0", adapters[0][0]).matched == 42  # repeating is harmless
     runner.finish()
     assert runner.result(key).finish_reason == "length"
+
+
+def test_a_version_whose_content_changed_is_loaded_anew_but_not_under_its_requests(
+    folder: Path, model: Any, adapters: list[tuple[Path, Any]], tmp_path: Path
+) -> None:
+    engine = load(folder)
+    (prompt,) = prompts(20)
+    path = Path(shutil.copytree(adapters[0][0], tmp_path / "step"))
+    engine.load_adapter(AdapterRef("v", str(path), [1, 2, 3], sha256="first"))
+    runner = Runner(engine)
+    key = runner.submit(greedy(prompt, version="v"))
+    runner.step()
+    shutil.copytree(adapters[1][0], path, dirs_exist_ok=True)
+    changed = AdapterRef("v", str(path), [1, 2, 3], sha256="second")
+    with pytest.raises(Conflict, match="running requests"):
+        engine.load_adapter(changed)
+    runner.finish()
+    assert runner.result(key).token_ids == reference_tokens(adapters[0][1], prompt)
+    engine.load_adapter(changed)
+    (again,) = run(engine, greedy(prompt, version="v"))
+    assert again.token_ids == reference_tokens(adapters[1][1], prompt)
+    assert again.cached_tokens == 0
+
+
+def test_an_adapter_is_free_as_soon_as_its_last_request_is_cancelled(
+    folder: Path, model: Any, adapters: list[tuple[Path, Any]]
+) -> None:
+    """The gateway sends the one right behind the other, and both arrive before the next step."""
+    engine = load(folder, max_adapters=1)
+    load_adapter(engine, "v0", adapters[0][0])
+    runner = Runner(engine)
+    running, waiting = (runner.submit(greedy(prompts(5)[0], 500, version="v0")) for _ in range(2))
+    runner.step()
+    engine.cancel(running)
+    engine.cancel(waiting)
+    engine.unload_adapter("v0")
+    load_adapter(engine, "v1", adapters[1][0])
+    runner.finish()
+    assert [runner.result(key).finish_reason for key in (running, waiting)] == ["cancelled"] * 2
 
 
 def test_bad_adapters_are_refused(

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from engine_kit import greedy, make_adapter, make_model, prompts, reference_tokens
 
-from art.errors import ConfigError, InvalidInput, NotFound, PromptTooLong, WorkerDied
+from art.engine.worker import WAITING_PER_PLACE
+from art.errors import ConfigError, InvalidInput, NotFound, Overloaded, PromptTooLong, WorkerDied
 from art.testing.engine_process import EngineProcess, join
 
 
@@ -115,3 +116,13 @@ def test_a_folder_that_cannot_be_served_is_refused_with_the_reason(tmp_path: Pat
         EngineProcess(arguments(tmp_path))
     with pytest.raises(ConfigError, match="scripted"):
         EngineProcess(arguments(tmp_path, "--script", "x.json"))
+
+
+def test_more_requests_than_may_wait_are_refused(engine: EngineProcess, model: Any) -> None:
+    bound = (1 + WAITING_PER_PLACE) * engine.capabilities.max_batch
+    keys = [engine.submit(greedy([1, 2, 3], 1900)) for _ in range(bound + 1)]
+    with pytest.raises(Overloaded, match=f"{bound} requests"):
+        engine.finish(keys.pop())
+    for key in keys:
+        engine.cancel(key)
+    assert {engine.finish(key)[-1].finish_reason for key in keys} == {"cancelled"}
