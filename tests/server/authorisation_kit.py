@@ -165,7 +165,7 @@ def _checkpoint(folder: Path, project: str, name: str, step: int) -> CheckpointI
         is_base=step == 0,
         probe_token_ids=PROBE if step else [],
         probe_logprobs=logprobs,
-        sha256=hashlib.sha256(f"{project}/{name}@{step}".encode()).hexdigest(),
+        sha256=hashlib.sha256((path / "adapter_model.safetensors").read_bytes()).hexdigest(),
     )
 
 
