@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from art.config.content import Content, ContentRule, Projects, Redact, RedactPatterns, RedactWith
 from art.config.engine import EngineConfig, TrainerConfig
 from art.config.upstreams import Upstreams
 
@@ -64,6 +65,16 @@ class ServerConfig(BaseModel):
     deterministic: bool = False
     """A seeded run can be repeated bit by bit: the engine computes in fixed shapes, and the threads of engine and
     trainer are those that the folder was first used with. Costs speed (docs/deterministic.md)."""
+    content: Content = "full"
+    """Whether what agents and models say is kept (docs/sensitive-data.md)."""
+    redact: Redact = ()
+    """Built-in patterns whose finds are taken out before anything is stored; `standard` is all of them."""
+    redact_patterns: RedactPatterns = Field(default_factory=dict)
+    """Own regular expressions, by name."""
+    redact_with: RedactWith | None = None
+    """An own function from text to text, by import path; it gets every text after the patterns."""
+    projects: Projects = Field(default_factory=dict)
+    """What projects have otherwise: `[server.projects.NAME]` with content, redact, redact_patterns, redact_with."""
     upstreams: Upstreams = Field(default_factory=dict)
     """Other models that requests reach by name (see config/upstreams)."""
     engine: EngineConfig = Field(default_factory=lambda: EngineConfig())
@@ -83,6 +94,19 @@ class ServerConfig(BaseModel):
         if given is not None and info.data.get("tls_cert") is None:
             raise ValueError("a key without a certificate: give tls_cert too")
         return given
+
+    def content_rule(self) -> ContentRule:
+        """The rule of projects that have none of their own."""
+        return ContentRule(
+            content=self.content,
+            redact=self.redact,
+            redact_patterns=self.redact_patterns,
+            redact_with=self.redact_with,
+        )
+
+    def project_rules(self) -> dict[str, ContentRule]:
+        """The rules of the projects that have one."""
+        return {name: own.over(self.content_rule()) for name, own in self.projects.items()}
 
     @property
     def is_loopback(self) -> bool:
