@@ -9,6 +9,7 @@ ArtError                          what happened, why, what to do, and a stable c
 │   ├── PromptTooLong             the prompt does not fit into the model's context
 │   ├── BodyTooLarge              a request's body is over the server's bound
 │   ├── RequestTimeout            a request's body did not arrive in time
+│   ├── TokensDeleted             the tokens of a redacted call, which are deleted once they were trained
 │   └── MethodNotAllowed          the route exists, with another method
 ├── NotFound                      a model, rollout, checkpoint or job that does not exist
 │   └── ThreadNotFound            a conversation that the client wants to go on with and that is not kept here
@@ -175,6 +176,12 @@ class PromptTooLong(InvalidInput):
     """The prompt does not fit into the model's context."""
 
     code = "context_length_exceeded"
+
+
+class TokensDeleted(InvalidInput):
+    """The tokens of a redacted call, which are deleted once they were trained."""
+
+    code = "tokens_deleted"
 
 
 class BodyTooLarge(InvalidInput):

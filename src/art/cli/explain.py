@@ -100,6 +100,8 @@ def _call_lines(call: ExplainedCall) -> list[str]:
         if forms
         else []
     )
+    if call.withheld:
+        out.append(f"   not shown: {call.withheld}")
     if call.prompt_tail is not None:
         out += _text(call.prompt_tail, "   < ")
     for choice in call.choices:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from art.config.server import ServerConfig
     from art.server.state import Gateway
 
 logger = logging.getLogger(__name__)
@@ -20,6 +21,8 @@ _UPSTREAM = "Another model to pass requests on to: NAME=URL[,model=...,api_key_e
 _REMOTE = "Permit plain HTTP on a host that other machines reach: keys and texts can be read on the way."
 _PROXY = "Believe the X-Forwarded-For of this address or network, a proxy's; repeatable."
 _DETERMINISTIC = "Make seeded runs repeat themselves, bit by bit; slower."
+_REDACT = "Take out of what is stored: standard, or names as email,card (docs/sensitive-data.md)."
+_CONTENT = "full, or none: keep numbers and fates, and nothing that anybody said."
 
 
 def command(
@@ -41,6 +44,8 @@ def command(
     ] = None,
     behind_proxy: Annotated[list[str] | None, typer.Option(metavar="ADDRESS", help=_PROXY)] = None,
     upstream: Annotated[list[str] | None, typer.Option(help=_UPSTREAM)] = None,
+    redact: Annotated[str | None, typer.Option(help=_REDACT)] = None,
+    content: Annotated[str | None, typer.Option(help=_CONTENT)] = None,
     deterministic: Annotated[bool, typer.Option("--deterministic", help=_DETERMINISTIC)] = False,
     stop_with_clients: Annotated[
         bool,
@@ -71,12 +76,14 @@ def command(
             "trusted_proxies": tuple(behind_proxy) if behind_proxy else None,
             "stop_with_clients": stop_with_clients or None,
             "deterministic": deterministic or None,
+            "redact": redact,
+            "content": content,
             "upstreams": dict(map(parse_flag, upstream)) if upstream else None,
         },
         "engine": {"kind": engine},
     }
     loaded = load_config(flags=flags, file=config)
-    _log_to(loaded.server.path / "server" / "logs")
+    _log_to(loaded.server)
     asyncio.run(serve(loaded.server, on_ready=_say_ready))
 
 
@@ -99,10 +106,12 @@ def _server() -> Callable[..., Coroutine[Any, Any, None]]:
     return serve
 
 
-def _log_to(folder: Path) -> None:
+def _log_to(settings: ServerConfig) -> None:
     """Log to the terminal and to gateway.log. ConfigError when the folder cannot be written."""
     from art.errors import ConfigError
+    from art.server.redacted_logs import formatter
 
+    folder = settings.path / "server" / "logs"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = logging.FileHandler(folder / "gateway.log")
@@ -111,9 +120,10 @@ def _log_to(folder: Path) -> None:
             "the server's folder cannot be used", cause=str(error), hint="choose another with --path"
         ) from error
     handlers: list[logging.Handler] = [logging.StreamHandler(), file]
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers
-    )
+    lines = formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", settings)
+    for handler in handlers:
+        handler.setFormatter(lines)
+    logging.basicConfig(level=logging.INFO, handlers=handlers)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 

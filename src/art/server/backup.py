@@ -25,6 +25,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from art.config.data_key import FILE as DATA_KEY
 from art.errors import ConfigError, Conflict, InvalidInput, NotFound
 from art.store.store import BLOBS, DATABASE
 from art.version import package_version
@@ -89,7 +90,7 @@ def back_up(root: Path, target: Path, *, base_models: bool = True) -> BackupInfo
         _copy_database(database, copied)
         with contextlib.closing(sqlite3.connect(copied)) as conn:
             wanted = [
-                *_optional(root, [root / SERVER / ADMIN_KEY]),
+                *_optional(root, [root / SERVER / ADMIN_KEY, root / SERVER / DATA_KEY]),
                 *_blobs(root),
                 *_models(root, conn),
                 *(_tree(root, root / SERVER / BASE_MODELS) if base_models else ()),

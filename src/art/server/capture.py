@@ -131,7 +131,7 @@ async def record(
         parent_choice=plan.parent.choice if plan.parent is not None else 0,
         kept=plan.request.kept,
     )
-    return await store.add_call(call, arrays=arrays, text=text)
+    return await store.add_call(call, arrays=arrays, text=text, project=plan.session.row.project)
 
 
 def recorded_end(choice: Choice, *, delivered: bool) -> str:

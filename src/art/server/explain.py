@@ -36,7 +36,8 @@ async def explain(
     for call in calls:
         item = _call(call, row, numbers)
         item.choices = [_choice(choice, call, calls, row, selection) for choice in call.choices]
-        tokenizer = _tokenizer(versions, call) if with_tokens else None
+        item.withheld = await _withheld(store, call)
+        tokenizer = _tokenizer(versions, call) if with_tokens and not item.withheld else None
         if tokenizer is not None and call.blob is not None:
             arrays = await store.read_arrays(call.blob)
             await asyncio.to_thread(_add_tokens, item, arrays, tokenizer)
@@ -55,6 +56,15 @@ async def explain(
         calls=explained,
         upstream_calls=len(await store.upstream_calls_of(row.rollout_id, row.project)),
     )
+
+
+async def _withheld(store: Store, call: CallRecord) -> str:
+    """Why the text of a call is not shown; empty where it may be."""
+    if call.blob is not None and not call.blob.sealed:
+        return ""
+    dropped = (await store.text_of(call.call_id)).dropped
+    said = "its content is not kept" if dropped else "its conversation was redacted"
+    return f"{said}; its tokens {'were deleted' if call.blob is None else 'are encrypted until they were trained'}"
 
 
 def _call(call: CallRecord, row: RolloutRow, numbers: dict[str, int]) -> ExplainedCall:

@@ -20,6 +20,7 @@ from art.server.recorded_choices import Pick, RecordedChoices
 from art.server.recovery import INTERRUPTED
 from art.store.records import RolloutRow
 from art.store.store import Store
+from art.store.true_text import true_text
 from art.types.policy import Fate, Purpose, RolloutStatus
 from art.types.tokens import CallRecord, ChoiceRecord
 from art.types.wire import TrajectoryIn
@@ -37,6 +38,7 @@ EVALUATION = "its rollout is for evaluation, which is never trained; open it wit
 INFRA = "its rollout ended as infra_error, whose reward is not the agent's"
 BARRED = {RolloutStatus.EVALUATED: Fate.EVALUATION, RolloutStatus.INFRA_ERROR: Fate.FILTERED}
 """The fates of choices whose rollout is never trained."""
+GONE = "its tokens were deleted after they were trained: the call was redacted, or its content is not kept"
 NO_SUCH_CALL = (
     "no call of this server produced this choice; keep the choices as the server returned them,"
     " and train with the server that sampled them"
@@ -118,6 +120,8 @@ class Selector:
             return NO_SUCH_CALL
         if not self.own.sampled(call):
             return f"the choice was sampled by {call.version}, not by {self._project}/{self._name}"
+        if call.blob is None:
+            return GONE
         return call.call_id, mark.choice
 
     async def _match(self, choice: GivenChoice, rollout_id: str | None) -> Pick | str:
@@ -139,15 +143,23 @@ class Selector:
             rollout_id = None
         if rollout_id not in self._recorded:
             if rollout_id is None:
-                calls = await self._store.recent_calls(self._project, self._name, SEARCHED_CALLS)
+                found = await self._store.recent_calls(self._project, self._name, SEARCHED_CALLS)
+                calls = [(call, await self._said(call, said)) for call, said in found]
             else:
                 calls = [
-                    (call, (await self._store.text_of(call.call_id)).completions)
+                    (call, await self._said(call, (await self._store.text_of(call.call_id)).completions))
                     for call in await self.own.calls_of(rollout_id)
                 ]
             ours = [(call, said) for call, said in calls if self.own.sampled(call)]
             self._recorded[rollout_id] = RecordedChoices(self._store, ours)
         return self._recorded[rollout_id]
+
+    async def _said(self, call: CallRecord, kept: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The completions of a call as its agent got them, while they are there; `kept` is what the store shows."""
+        if call.blob is None or not call.blob.sealed:
+            return kept
+        text = await true_text(self._store, call)
+        return kept if text is None else text.completions
 
     async def whole_rollout(self, rollout_id: str) -> Selection:
         """What training a whole rollout takes of it: every choice that reached its agent, and no call on the side."""
@@ -179,6 +191,8 @@ class Selector:
         """Why a choice of a whole rollout is not taken, as far as it alone tells."""
         if not self.own.sampled(call):
             return Fate.FILTERED, f"sampled by {call.version}, which is another model"
+        if call.blob is None:
+            return Fate.FILTERED, GONE
         if call.auxiliary:
             return Fate.AUXILIARY, call.auxiliary_reason
         # What was cut off and never continued reached no agent: its tokens earned nothing.

@@ -64,6 +64,12 @@ def add_call(conn: Conn, call: CallRecord, text: CallText) -> None:
         )
 
 
+def is_hidden(conn: Conn, call_id: str | None) -> bool:
+    """Whether a call's tokens are sealed, or were: the prompt of a call that goes on from it holds them too."""
+    row = None if call_id is None else one(conn, "SELECT blob FROM calls WHERE call_id = ?", call_id)
+    return row is not None and (row["blob"] is None or BlobRef.model_validate_json(row["blob"]).sealed)
+
+
 def _choice(row: Row) -> ChoiceRecord:
     return ChoiceRecord(
         index=row["choice"],

@@ -13,6 +13,7 @@ from typing import Any
 
 from art.store.job_rows import open_jobs
 from art.store.sql import Conn, rows
+from art.types.tokens import BlobRef
 from art.types.wire_purge import Purged
 
 BATCH = 200
@@ -140,3 +141,43 @@ def _sft_files(conn: Conn, wanted: PurgeFilter) -> list[str]:
         conn, f"SELECT spec FROM jobs WHERE kind = 'sft' AND ended_at IS NOT NULL AND {where}", *values
     )
     return [json.loads(row["spec"])["sft"]["blob"]["path"] for row in found]
+
+
+def settled(conn: Conn, *, limit: int) -> list[tuple[str, BlobRef]]:
+    """Calls whose tokens are sealed and will not be read any more: their rollout has ended, of every choice is decided
+    what becomes of it, and no job is about to train one."""
+    found = rows(
+        conn,
+        "SELECT call_id, calls.blob FROM calls JOIN rollouts USING (rollout_id)"
+        " WHERE json_extract(calls.blob, '$.sealed') AND rollouts.status != 'running' AND NOT EXISTS"
+        " (SELECT 1 FROM choices WHERE choices.call_id = calls.call_id AND fate = 'pending')",
+    )
+    if not found:
+        return []
+    held = {
+        choice.call_id
+        for job in open_jobs(conn)
+        for group in job.spec.groups
+        for trajectory in group.trajectories
+        for choice in trajectory.choices
+    }
+    free = [row for row in found if row["call_id"] not in held]
+    return [(row["call_id"], BlobRef.model_validate_json(row["blob"])) for row in free[:limit]]
+
+
+def forget_blobs(conn: Conn, call_ids: Sequence[str]) -> None:
+    """The calls have no tokens any more."""
+    conn.execute(
+        "UPDATE calls SET blob = NULL WHERE call_id IN (SELECT value FROM json_each(?))",
+        (json.dumps(call_ids),),
+    )
+
+
+def settled_files(conn: Conn) -> list[str]:
+    """Sealed files of examples whose job of supervised training has ended."""
+    found = rows(
+        conn,
+        "SELECT json_extract(spec, '$.sft.blob.path') AS path FROM jobs"
+        " WHERE kind = 'sft' AND ended_at IS NOT NULL AND json_extract(spec, '$.sft.blob.sealed')",
+    )
+    return [row["path"] for row in found]

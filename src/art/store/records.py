@@ -130,6 +130,8 @@ class CallText(BaseModel):
     """The choice of the parent call that it continues."""
     kept: dict[str, Any] = Field(default_factory=dict)
     """What the call's dialect needs in order to answer for it later."""
+    dropped: bool = False
+    """The project keeps no content: roles and numbers are all there is."""
 
 
 class RolloutChange(BaseModel):

@@ -142,6 +142,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (account, day)
         ) STRICT""",
     ),
+    (
+        "CREATE INDEX calls_sealed ON calls (rollout_id) WHERE json_extract(blob, '$.sealed')",
+        "CREATE TABLE retentions (project TEXT PRIMARY KEY, keep_seconds REAL NOT NULL, changed_at REAL NOT NULL) STRICT",
+    ),
 )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,13 @@ from art.store import (
     job_rows,
     key_rows,
     model_rows,
-    purge,
     rollout_rows,
     upstream_rows,
 )
 from art.store.accounts import Accounts
-from art.store.blobs import BlobStore
+from art.store.blobs import BlobStore, blob_path
 from art.store.database import Database
+from art.store.keeping import Keeping
 from art.store.purge import PurgeFilter
 from art.store.records import (
     AuditRow,
@@ -43,7 +42,7 @@ from art.store.records import (
     RolloutFilter,
     RolloutRow,
 )
-from art.store.redaction import KeepEverything, Redaction
+from art.store.redaction import KeepEverything, Redaction, kept_call, kept_content, with_true_text
 from art.store.sql import Conn
 from art.types.jobs import CheckpointInfo
 from art.types.policy import RolloutStatus
@@ -65,6 +64,7 @@ class Store:
         self._db = Database(root / DATABASE)
         self.accounts = Accounts(self._db)
         self._redact = redact
+        self.keeping = Keeping(self._db, self.blobs)
 
     @classmethod
     async def open(cls, root: Path, *, redact: Redaction | None = None) -> Store:
@@ -136,7 +136,9 @@ class Store:
         outcomes: Outcomes,
     ) -> bool:
         """Append a history row, its trajectories and their outcomes; False when the row is there already."""
-        kept = [item.model_copy(update={"body": self._redact.text(item.body)}) for item in trajectories]
+        bodies = [await kept_content(self._redact, item.body, project) for item in trajectories]
+        pairs = zip(trajectories, bodies, strict=True)
+        kept = [item.model_copy(update={"body": body}) for item, body in pairs]
 
         def run(conn: Conn) -> bool:
             new = model_rows.add_history(
@@ -164,7 +166,8 @@ class Store:
 
     async def open_rollout(self, rollout: RolloutRow) -> RolloutRow:
         """Insert a rollout; one with this id is returned as it stands (Conflict when it is another model's)."""
-        kept = rollout.model_copy(update={"metadata": self._redact.text(rollout.metadata)})
+        metadata = self._redact.content(rollout.metadata, rollout.project)
+        kept = rollout.model_copy(update={"metadata": metadata})
         return await self._db.write(lambda conn: rollout_rows.open_rollout(conn, kept))
 
     async def find_rollout(self, rollout_id: str) -> RolloutRow | None:
@@ -180,10 +183,11 @@ class Store:
 
     async def set_reward(self, change: RewardChange) -> RolloutRow:
         """Keep rewards, and force the rollout's tokens to the disk before they count as kept."""
-        kept = change.model_copy(update={"metadata": self._redact.text(change.metadata)})
 
         def run(conn: Conn) -> RolloutRow:
-            row = rollout_rows.set_reward(conn, kept)
+            project = rollout_rows.get_rollout(conn, change.rollout_id).project
+            metadata = self._redact.content(change.metadata, project)
+            row = rollout_rows.set_reward(conn, change.model_copy(update={"metadata": metadata}))
             self.blobs.sync(blob_path(row.project, row.rollout_id))
             return row
 
@@ -193,10 +197,11 @@ class Store:
         self, rollout_id: str, status: RolloutStatus = RolloutStatus.FINISHED, reason: str = ""
     ) -> RolloutRow:
         """End a running rollout; one that has ended keeps its status."""
-        text = self._redact.text(reason)
 
         def run(conn: Conn) -> RolloutRow:
-            row = rollout_rows.finish_rollout(conn, rollout_id, status, text)
+            project = rollout_rows.get_rollout(conn, rollout_id).project
+            keep = self._redact.content if status is RolloutStatus.AGENT_ERROR else self._redact.report
+            row = rollout_rows.finish_rollout(conn, rollout_id, status, keep(reason, project) or "")
             self.blobs.sync(blob_path(row.project, rollout_id))
             return row
 
@@ -213,21 +218,23 @@ class Store:
     # -- calls
 
     async def add_call(
-        self, call: CallRecord, *, arrays: dict[str, np.ndarray], text: CallText
+        self, call: CallRecord, *, arrays: dict[str, np.ndarray], text: CallText, project: str | None = None
     ) -> CallRecord:
         """Append the token arrays, then commit the call's row that names them.
 
         Arrays: `prompt_token_ids` int32 [P]; per choice i `c{i}.token_ids` int32 [T],
-        `c{i}.logprobs` float32 [T], optionally `c{i}.trainable` bool [T].
+        `c{i}.logprobs` float32 [T], optionally `c{i}.trainable` bool [T]. `project`: whose rule of redaction holds; None is
+        the server's own.
         """
-        kept = self._redact.tokens(arrays)
-        words = CallText.model_validate(self._redact.text(text.model_dump(mode="json")))
+        kept = await kept_call(self._redact, call, text, project)
 
         def run(conn: Conn) -> CallRecord:
             rollout = rollout_rows.get_rollout(conn, call.rollout_id)
-            ref = self.blobs.append(blob_path(rollout.project, call.rollout_id), kept)
-            stored = rollout_rows.decided(call.model_copy(update={"blob": ref}), rollout.status)
-            call_rows.add_call(conn, stored, words)
+            hides = kept.hides or call_rows.is_hidden(conn, call.parent_call_id)
+            path = blob_path(rollout.project, call.rollout_id)
+            ref = self.blobs.append(path, with_true_text(arrays, text) if hides else arrays, sealed=hides)
+            stored = rollout_rows.decided(kept.call.model_copy(update={"blob": ref}), rollout.status)
+            call_rows.add_call(conn, stored, kept.text)
             return stored
 
         return await self._db.write(run)
@@ -265,10 +272,10 @@ class Store:
 
     async def add_job_arrays(self, path: str, arrays: dict[str, np.ndarray]) -> BlobRef:
         """Keep token arrays that a job brings with it, in a file of its own; on the disk on return."""
-        kept = self._redact.tokens(arrays)
+        sealed = self._redact.seals(path.partition("/")[0])
 
         def run() -> BlobRef:
-            ref = self.blobs.append(path, kept)
+            ref = self.blobs.append(path, arrays, sealed=sealed)
             self.blobs.sync(path)
             return ref
 
@@ -280,9 +287,10 @@ class Store:
         self, call: UpstreamCall, *, project: str | None, key_id: str, request: Any, answer: Any
     ) -> None:
         """Keep a call that was passed on. `request` and `answer` are JSON-like; None where there is none."""
-        text = self._redact.text({"request": request, "answer": answer})
+        text = await kept_content(self._redact, {"request": request, "answer": answer}, project)
+        kept = call.model_copy(update={"error": self._redact.report(call.error, project)})
         await self._db.write(
-            lambda conn: upstream_rows.add(conn, call, project=project, key_id=key_id, text=text)
+            lambda conn: upstream_rows.add(conn, kept, project=project, key_id=key_id, text=text)
         )
 
     async def upstream_calls_of(self, rollout_id: str, project: str) -> list[UpstreamCall]:
@@ -306,7 +314,10 @@ class Store:
 
         The same idempotency key returns the job it made before and changes nothing.
         """
-        kept = [item.model_copy(update={"metadata": self._redact.text(item.metadata)}) for item in rewards]
+        project = job.info.project
+        words = [self._redact.content(item.metadata, project) for item in rewards]
+        pairs = zip(rewards, words, strict=True)
+        kept = [item.model_copy(update={"metadata": metadata}) for item, metadata in pairs]
         return await self._db.write(lambda conn: job_changes.submit(conn, job, kept, idempotency))
 
     async def get_job(self, job_id: str) -> JobRow:
@@ -331,13 +342,20 @@ class Store:
 
     async def fail_job(self, job_id: str, *, status: str, error: dict[str, str]) -> JobRow:
         """End a job as `failed` or `cancelled`. Nothing it was given is lost: its rollouts stay as they were."""
-        return await self._db.write(
-            lambda conn: job_rows.end_job(conn, job_id, status=status, result=None, error=error)
-        )
+
+        def run(conn: Conn) -> JobRow:
+            told = self._redact.report(error, job_rows.get_job(conn, job_id).info.project)
+            return job_rows.end_job(conn, job_id, status=status, result=None, error=told)
+
+        job = await self._db.write(run)
+        await self.keeping.settle()
+        return job
 
     async def complete_job(self, job_id: str, result: JobResult, outcomes: Outcomes) -> JobRow:
         """Success: result, statuses, fates, batch counter and event become true together."""
-        return await self._db.write(lambda conn: job_changes.complete(conn, job_id, result, outcomes))
+        job = await self._db.write(lambda conn: job_changes.complete(conn, job_id, result, outcomes))
+        await self.keeping.settle()
+        return job
 
     async def add_event(self, job_id: str, kind: str, data: dict[str, Any]) -> JobEvent:
         return await self._db.write(lambda conn: job_rows.add_event(conn, job_id, kind, data))
@@ -373,18 +391,4 @@ class Store:
 
     async def purge(self, wanted: PurgeFilter, *, dry_run: bool = False) -> Purged:
         """Delete what the filter names, for good, and tell what it was; with `dry_run` only tell. May be repeated."""
-        chosen = await self._db.read(lambda conn: purge.choose(conn, wanted))
-        for batch in chosen.batches():
-            files = [blob_path(project, name) for name, project in batch] + chosen.token_files
-            chosen.token_files.clear()
-            chosen.counts.token_files += await asyncio.to_thread(self.blobs.remove, files, dry_run=dry_run)
-            if not dry_run:
-                await self._db.write(partial(purge.delete, rollouts=batch, wanted=wanted))
-        if not dry_run:
-            await self._db.flush()
-        return chosen.counts
-
-
-def blob_path(project: str, rollout_id: str) -> str:
-    """Where a rollout's token arrays lie, relative to the blob folder."""
-    return f"{project}/{rollout_id}.blob"
+        return await self.keeping.purge(wanted, dry_run=dry_run)

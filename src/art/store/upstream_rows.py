@@ -9,11 +9,11 @@ from art.types.upstreams import UpstreamCall, UpstreamCallText
 
 
 def add(conn: Conn, call: UpstreamCall, *, project: str | None, key_id: str, text: dict[str, Any]) -> None:
-    """Insert a call. `text` holds `request` and `answer`."""
+    """Insert a call. `text` holds `request` and `answer`, where they are kept."""
     values = call.model_dump(mode="json")
     values["usage"] = dumps(values["usage"])
     values |= {"project": project, "key_id": key_id}
-    values |= {"request": dumps(text["request"]), "answer": dumps(text["answer"])}
+    values |= {name: dumps(text.get(name)) for name in ("request", "answer")}
     insert(conn, "upstream_calls", values)
 
 

@@ -14,7 +14,7 @@ import torch
 from art.algorithms import advantages
 from art.algorithms.shaping import in_range, overlong
 from art.config.train import TrainConfig
-from art.errors import InvalidInput, InvalidReward, TrainingFailed
+from art.errors import InvalidInput, InvalidReward, TokensDeleted, TrainingFailed
 from art.store.blobs import BlobStore
 from art.tokens.samples import SampledChoice
 from art.trainer.protocol import ChoiceFate, ChoiceRef, RolloutOutcome, TrainJob, TrainTrajectory
@@ -228,7 +228,12 @@ class _Reader:
             if fate is Fate.STALE:
                 member.leave_out(RolloutStatus.STALE, reason)
             elif fate is None:
-                choice = self._read(ref, index)
+                try:
+                    choice = self._read(ref, index)
+                except TokensDeleted as error:
+                    reasons.add(error.message)
+                    self._record(ref.call_id, ref.choice, Fate.FILTERED, error.message)
+                    continue
                 fate, reason = self._unfit(choice)
                 if fate is Fate.OVERLONG:
                     member.leave_out(RolloutStatus.OVERLONG, reason)

@@ -71,7 +71,7 @@ def manifest_of(
 ) -> Manifest:
     """Of the step that `job` publishes; `longest` of what it was trained on is the sequence of the self-check."""
     probe = [int(token) for token in longest.path[-PROBE_TOKENS:]]
-    if len(probe) < 2:
+    if len(probe) < 2 or _is_sealed(job):
         probe = first_probe(policy.vocab_size, job.base.context_length, job.seed)
     return Manifest(
         project=job.project,
@@ -94,6 +94,14 @@ def manifest_of(
         metrics=outcome.metrics,
         outcome=outcome,
     )
+
+
+def _is_sealed(job: TrainJob | SftJob) -> bool:
+    """Whether tokens that it trains are encrypted on the disk: then none of them may stand in a manifest."""
+    if isinstance(job, SftJob):
+        return job.sft.blob.sealed
+    trajectories = (one for group in job.groups for one in group.trajectories)
+    return any(ref.blob.sealed for one in trajectories for ref in one.choices)
 
 
 def first_probe(vocab_size: int, context_length: int, seed: int) -> list[int]:

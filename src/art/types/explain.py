@@ -60,6 +60,8 @@ class ExplainedCall(BaseModel):
     seconds: float | None = None
     prompt_tail: str | None = None
     """The prompt's text behind what its parent call knew, when tokens were asked for."""
+    withheld: str = ""
+    """Why its text is not shown."""
     choices: list[ExplainedChoice]
 
 

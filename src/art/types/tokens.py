@@ -26,6 +26,8 @@ class BlobRef(BaseModel):
     offset: int
     length: int
     crc32: int
+    sealed: bool = False
+    """Encrypted, and destroyed once it was trained: the call's text was redacted, or not kept."""
 
 
 class VersionSpan(BaseModel):

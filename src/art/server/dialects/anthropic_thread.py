@@ -42,6 +42,7 @@ async def _recorded(message_id: str, records: Records) -> Recorded:
     found = await records.find(match["call"]) if match else None
     if (
         found is None
+        or not found.whole
         or found.call.dialect != DIALECT
         or found.call.choices[0].finish_reason in ("cancelled", "error")
     ):

@@ -85,7 +85,7 @@ async def _stored(request: Request) -> dict[str, Any]:
     records = Records(gateway.store, principal)
     recorded = await records.response(request.path_params["response_id"])
     include = _included(request)
-    instructions, _ = await records.history(recorded)
+    instructions, _ = await records.history(recorded, whole=False)
     head = Head.recorded(recorded.call, recorded.text, instructions)
     return response(head, await _answer(gateway, recorded, include), include)
 
@@ -108,18 +108,19 @@ def _included(request: Request) -> frozenset[str]:
 async def _answer(gateway: Gateway, recorded: Recorded, include: frozenset[str]) -> Answer:
     """The answer of a recorded call."""
     call, text = recorded.call, recorded.text
-    assert call.blob is not None, "a recorded call has its tokens"
-    arrays = await gateway.store.read_arrays(call.blob)
-    token_ids = [int(token) for token in arrays["c0.token_ids"]]
+    arrays = (
+        {} if call.blob is None else await gateway.store.read_arrays(call.blob)
+    )  # deleted once they were trained
+    token_ids = [int(token) for token in arrays.get("c0.token_ids", ())]
     rows = []
-    if LOGPROBS in include:
+    if LOGPROBS in include and arrays:
         entry, _ = gateway.versions.find(call.version)
         logprobs = [float(value) for value in arrays["c0.logprobs"]]
         rows = token_rows(entry.renderer.tokenizer, token_ids, logprobs)
     return Answer(
         runs=recorded.runs,
         finish_reason=call.choices[0].finish_reason,
-        prompt_token_ids=[int(token) for token in arrays["prompt_token_ids"]],
+        prompt_token_ids=[int(token) for token in arrays.get("prompt_token_ids", ())],
         token_ids=token_ids,
         rows=rows,
         cached_tokens=text.cached_tokens,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from art.errors import InvalidInput, NotFound
+from art.errors import InvalidInput, NotFound, ThreadNotFound
 from art.server.auth import Principal
 from art.server.dialects.responses_answer import output_item
 from art.server.dialects.responses_items import (
@@ -22,6 +22,7 @@ from art.server.dialects.responses_request import DIALECT, ResponsesRequest
 from art.server.runs import Run, told_again
 from art.store.records import CallText
 from art.store.store import Store
+from art.store.true_text import true_history, true_text
 from art.tokens.graph import node_name
 from art.types.messages import Message
 from art.types.tokens import CallRecord
@@ -35,6 +36,8 @@ class Recorded:
 
     call: CallRecord
     text: CallText
+    whole: bool = True
+    """False: the text is what redaction left of it."""
 
     @property
     def is_response(self) -> bool:
@@ -72,7 +75,10 @@ class Records:
         row = await self._store.find_rollout(call.rollout_id)
         if row is None or self._principal.project not in (None, row.project):
             return None
-        return Recorded(call, await self._store.text_of(call_id))
+        text = await true_text(self._store, call)
+        if text is None:
+            return Recorded(call, await self._store.text_of(call_id), whole=False)
+        return Recorded(call, text)
 
     async def response(self, response_id: str) -> Recorded:
         """The response of this id. NotFound, in the same words for one that does not exist and one that is hidden."""
@@ -85,17 +91,30 @@ class Records:
             )
         return found
 
-    async def given(self, recorded: Recorded) -> list[Message]:
-        """All messages that a call was given."""
-        given = await self._store.history_of(recorded.call.call_id)
+    async def given(self, recorded: Recorded, *, whole: bool = True) -> list[Message]:
+        """All messages that a call was given. With `whole`, ThreadNotFound where redaction has left something else."""
+        given = await true_history(self._store, recorded.call)
+        if given is None and whole:
+            raise not_kept(f"the call {recorded.call.call_id}")
+        if given is None:
+            given = await self._store.history_of(recorded.call.call_id)
         return [Message.model_validate(message) for message in given]
 
-    async def history(self, recorded: Recorded) -> tuple[str | None, list[Message]]:
+    async def history(self, recorded: Recorded, *, whole: bool = True) -> tuple[str | None, list[Message]]:
         """The instructions of a response, and the messages it was given without them."""
-        messages = await self.given(recorded)
+        messages = await self.given(recorded, whole=whole)
         if recorded.text.kept["instructions"]:
             return messages[0].text, messages[1:]
         return None, messages
+
+
+def not_kept(what: str) -> ThreadNotFound:
+    """Why a conversation cannot be taken up from the store: the model must not be told markers for its own words."""
+    return ThreadNotFound(
+        f"{what} cannot be continued: what was said in it is not kept",
+        cause="the project's rule of redaction keeps it until it was trained",
+        hint="send the whole conversation",
+    )
 
 
 async def resolved(ask: ResponsesRequest, records: Records) -> ResponsesRequest:
@@ -125,6 +144,8 @@ async def resolved(ask: ResponsesRequest, records: Records) -> ResponsesRequest:
 
 
 def _check_whole(recorded: Recorded, response_id: str) -> None:
+    if not recorded.whole:
+        raise not_kept(f"the response {response_id}")
     if recorded.call.choices[0].finish_reason in ("cancelled", "error"):
         raise InvalidInput(
             f"the response {response_id} cannot be continued",
@@ -156,7 +177,7 @@ async def _found(item: Item, records: Records) -> Item:
         return item
     call_id = call_of_item(item.item_id)
     recorded = await records.find(call_id) if call_id is not None else None
-    if recorded is not None and recorded.is_response:
+    if recorded is not None and recorded.is_response and recorded.whole:
         for index, run in enumerate(recorded.runs or [Run("", 0, 0)]):
             output = output_item(recorded.call.call_id, index, run, status="completed")
             if output["id"] == item.item_id:
@@ -182,7 +203,10 @@ async def _with_reasoning(items: Sequence[Item], records: Records) -> list[Item]
                 cause="only the server that sealed a reasoning can read it",
                 hint="leave the reasoning item out",
             )
-        out.append(item if recorded is None else replace(item, text=recorded.answer.reasoning))
+        if recorded is None or not recorded.whole:
+            out.append(item)
+        else:
+            out.append(replace(item, text=recorded.answer.reasoning))
         sent.add(item.call)  # one record is the whole reasoning of its answer
     return out
 
