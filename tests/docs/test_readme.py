@@ -184,6 +184,16 @@ def run_purge(place: Place, text: str) -> None:
     assert done.stdout.startswith("deleted ")
 
 
+def run_retention(place: Place, text: str) -> None:
+    """As a script has to: without the question."""
+    start_serve(place, "art serve --path runs --port 7999")
+    command, doctor = text.splitlines()
+    done = place.run(f"{command} --yes && {doctor}")
+    assert done.returncode == 0, done.stderr
+    assert "my-project keeps its data for 30d; deleted" in done.stdout
+    assert "deleted 30 days after a rollout's end" in done.stdout
+
+
 def run_curl(place: Place, text: str) -> None:
     """Needs the server of the `art serve` block, and a model on it."""
     start_serve(place, "art serve --path runs --port 7999")
@@ -256,6 +266,7 @@ SHELL: dict[str, Callable[[Place, str], None]] = {
     " --calls-per-minute 600 --tokens-per-day 2000000 --path runs": run_keys,
     "art backup /backups/art-2026-11-30 --path runs": run_backup,
     "art data purge --project my-project --older-than 90d --path runs": run_purge,
+    "art data retention set --project my-project --keep 30d --path runs": run_retention,
     "curl -s http://127.0.0.1:7999/api/v1/rollouts \\": run_curl,
     ".ci/run": run_ci,
     "art doctor --base-model HuggingFaceTB/SmolLM2-135M-Instruct": run_doctor,

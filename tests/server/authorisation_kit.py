@@ -24,6 +24,7 @@ from art.config.engine import EngineConfig
 from art.config.model import ModelConfig
 from art.config.server import ServerConfig
 from art.server.app import build_app
+from art.server.data_keeper import DataKeeper
 from art.server.engines import EnginePool
 from art.server.jobs import Jobs
 from art.server.keys import Keys
@@ -194,6 +195,7 @@ async def world(root: Path, base: Path) -> AsyncIterator[World]:
         registration=Registration(root, store=store, trainer=trainer, versions=versions, engines=engines),
         upstreams=Upstreams({}, max_waiting=64),
         meters=Meters(store.accounts),
+        keeper=DataKeeper(store, keys),
     )
     resolved = ResolvedBaseModel(
         name="tiny", path=str(base), sha256="x", parameters=1, context_length=1024, source="folder"
@@ -235,6 +237,7 @@ def bodies_of(side: Side) -> dict[str, Any]:
         "PATCH /api/v1/keys/{key_id}": {"quotas": {"calls_per_minute": 60}},
         "POST /api/v1/keys/{key_id}/rotate": {"grace_seconds": 3600},
         "POST /api/v1/data/purge": {"project": side.project, "dry_run": True},
+        "POST /api/v1/data/retention": {"project": side.project, "keep_seconds": 1e9, "dry_run": True},
     }
     dialects: dict[str, Any] = {
         "chat/completions": chat,

@@ -23,6 +23,7 @@ from art.config.sft import TrainSFTConfig, resolve
 from art.config.train import TrainConfig
 from art.errors import ConfigError, InvalidInput, TokensDeleted
 from art.server.data_keeper import DataKeeper
+from art.server.keys import Keys
 from art.server.redacted_logs import formatter
 from art.store.blobs import BlobStore
 from art.store.records import (
@@ -398,7 +399,7 @@ def test_a_project_keeps_its_data_so_long_and_no_longer(tmp_path: Path) -> None:
                 row = rollout(name, created_at=now - age, ended_at=now - age, status=RolloutStatus.FINISHED)
                 await store.open_rollout(row.model_copy(update={"project": project}))
             await store.open_rollout(rollout("running", created_at=now - 100))
-            keeper = DataKeeper(store)
+            keeper = DataKeeper(store, Keys(store))
             told = await keeper.set("p", 50.0, dry_run=True)
             assert (told.purged.rollouts, told.purged.kept_running) == (1, 1)
             assert await store.keeping.retentions() == []
@@ -431,7 +432,7 @@ def test_the_keeper_looks_at_its_start_and_survives_a_failing_round(tmp_path: Pa
             )
             await store.keeping.set_retention("p", 50.0)
             fails, rounds = [True], asyncio.Event()
-            keeper = DataKeeper(store, round_seconds=0.01)
+            keeper = DataKeeper(store, Keys(store), round_seconds=0.01)
             look = keeper.look
 
             async def shaky() -> None:

@@ -59,7 +59,13 @@ def command(
     serve: Annotated[
         bool, typer.Option("--serve/--no-serve", help="Also serve the model, sample and train over HTTP.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="The checks as JSON on stdout.")] = False,
+    data_flow: Annotated[
+        bool, typer.Option("--data-flow", help="List every place data can go, now, and make no check.")
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="With --data-flow: the TOML file that a server would start with.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The findings as JSON on stdout.")] = False,
 ) -> None:
     """Check this machine, and that a base model fits and is served and trained as it should.
 
@@ -73,7 +79,14 @@ def command(
       art doctor
 
       art doctor --base-model HuggingFaceTB/SmolLM2-135M-Instruct --training full --json
+
+      art doctor --data-flow --path runs
     """
+    if data_flow:
+        show_data_flow(path, config, as_json=as_json)
+        return
+    if config is not None:
+        raise WrongUsage("--config is for --data-flow", hint="leave it out")
     found: list[Check] = []
     for check in every_check(wanted(base_model, training, rank, quantization), path, serve=serve):
         found.append(check)
@@ -100,6 +113,14 @@ def wanted(base_model: str | None, training: str, rank: int, quantization: str |
         raise WrongUsage(f"--{first['loc'][0]}: {first['msg']}") from error
     except ArtError as error:
         raise WrongUsage(error.message, cause=error.cause, hint=error.hint) from error
+
+
+def show_data_flow(path: Path, config: Path | None, *, as_json: bool) -> None:
+    """Every place data can go, now."""
+    from art.cli import _data_flow
+
+    told = _data_flow.report(path, config)
+    typer.echo(told.model_dump_json(indent=2) if as_json else "\n".join(_data_flow.lines(told)))
 
 
 def every_check(config: ModelConfig, path: Path, *, serve: bool) -> Iterator[Check]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from art.config.server import ServerConfig
 from art.errors import ArtError, InfraError
 from art.server.connections import raise_descriptor_limit
+from art.server.data_keeper import DataKeeper
 from art.server.determinism import settle
 from art.server.doors import Doors
 from art.server.engines import EnginePool
@@ -28,6 +29,8 @@ from art.server.state import Gateway
 from art.server.trainers import WorkerTrainer
 from art.server.upstreams import Upstreams
 from art.server.versions import Versions
+from art.store.rules import redaction_of
+from art.store.sealing import Seal
 from art.store.store import Store
 from art.version import package_version
 
@@ -86,7 +89,7 @@ async def _gateway(
     root: Path = folder.root
     upstreams = Upstreams(settings.upstreams, max_waiting=settings.max_waiting_calls)
     url = sockets.url
-    store = await Store.open(folder.server)
+    store = await _open_store(settings, folder.server)
     async with contextlib.AsyncExitStack() as parts:
         parts.push_async_callback(store.close)
         parts.push_async_callback(upstreams.close)
@@ -106,6 +109,8 @@ async def _gateway(
         parts.push_async_callback(sessions.stop)
         jobs = Jobs(settings, root, store=store, trainer=trainer, versions=versions, notes=notes)
         registration = Registration(root, store=store, trainer=trainer, versions=versions, engines=engines)
+        keeper = DataKeeper(store, keys)
+        parts.push_async_callback(keeper.stop)
         gateway = Gateway(
             settings=settings,
             root=root,
@@ -121,12 +126,23 @@ async def _gateway(
             upstreams=upstreams,
             meters=meters,
             tls_url=sockets.tls_url,
+            keeper=keeper,
         )
         await jobs.start()
+        keeper.start()
         if versions.entries():  # a server without models may never train: importing torch takes seconds
             warm = asyncio.create_task(_warm(trainer), name="warm trainer")
             parts.push_async_callback(_end, warm)
         yield gateway
+
+
+async def _open_store(settings: ServerConfig, folder: Path) -> Store:
+    """The store, with what the settings keep of content. ConfigError where that cannot be done."""
+    default, projects = settings.content_rule(), settings.project_rules()
+    if any(rule.changes for rule in (default, *projects.values())):
+        # What is missing for it is found now, and not at the first call.
+        await asyncio.to_thread(Seal.load, folder, make=True)
+    return await Store.open(folder, redact=redaction_of(default, projects))
 
 
 async def _warm(trainer: WorkerTrainer) -> None:

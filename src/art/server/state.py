@@ -13,6 +13,7 @@ from art.server.keys import Keys
 from art.store.store import Store
 
 if TYPE_CHECKING:
+    from art.server.data_keeper import DataKeeper
     from art.server.engines import EnginePool
     from art.server.jobs import Jobs
     from art.server.quota import Meters
@@ -41,6 +42,7 @@ class Gateway:
     jobs: Jobs
     registration: Registration
     upstreams: Upstreams
+    keeper: DataKeeper
     meters: Meters
     tls_url: str | None = None
     """`https://host:port` for other machines, where the server has a certificate."""

@@ -8,10 +8,11 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from art.store.records import CallText
+from art.store.records import CallText, LoggedTrajectory, RewardChange, RolloutRow
 from art.types.tokens import CallRecord
 
 J = TypeVar("J")
+M = TypeVar("M", RolloutRow, RewardChange)
 TRUE_TEXT = "text"
 """Array of a sealed record: the call's text as it was, UTF-8 of its JSON."""
 LARGE_CHARACTERS = 8 * 1024
@@ -83,6 +84,16 @@ async def kept_content(redact: Redaction, value: J, project: str | None) -> J:
         return value
     found: J = await asyncio.to_thread(redact.content, value, project)
     return found
+
+
+def kept_metadata(redact: Redaction, item: M, project: str | None) -> M:
+    """The record with what is kept of its metadata."""
+    return item.model_copy(update={"metadata": redact.content(item.metadata, project)})
+
+
+async def kept_trajectory(redact: Redaction, item: LoggedTrajectory) -> LoggedTrajectory:
+    """A logged trajectory with what is kept of its body."""
+    return item.model_copy(update={"body": await kept_content(redact, item.body, item.project)})
 
 
 def with_true_text(arrays: dict[str, np.ndarray], text: CallText) -> dict[str, np.ndarray]:

@@ -20,6 +20,7 @@ from art.store import (
     job_rows,
     key_rows,
     model_rows,
+    redaction,
     rollout_rows,
     upstream_rows,
 )
@@ -42,7 +43,7 @@ from art.store.records import (
     RolloutFilter,
     RolloutRow,
 )
-from art.store.redaction import KeepEverything, Redaction, kept_call, kept_content, with_true_text
+from art.store.redaction import KeepEverything, Redaction
 from art.store.sql import Conn
 from art.types.jobs import CheckpointInfo
 from art.types.policy import RolloutStatus
@@ -136,9 +137,7 @@ class Store:
         outcomes: Outcomes,
     ) -> bool:
         """Append a history row, its trajectories and their outcomes; False when the row is there already."""
-        bodies = [await kept_content(self._redact, item.body, project) for item in trajectories]
-        pairs = zip(trajectories, bodies, strict=True)
-        kept = [item.model_copy(update={"body": body}) for item, body in pairs]
+        kept = [await redaction.kept_trajectory(self._redact, item) for item in trajectories]
 
         def run(conn: Conn) -> bool:
             new = model_rows.add_history(
@@ -166,8 +165,7 @@ class Store:
 
     async def open_rollout(self, rollout: RolloutRow) -> RolloutRow:
         """Insert a rollout; one with this id is returned as it stands (Conflict when it is another model's)."""
-        metadata = self._redact.content(rollout.metadata, rollout.project)
-        kept = rollout.model_copy(update={"metadata": metadata})
+        kept = redaction.kept_metadata(self._redact, rollout, rollout.project)
         return await self._db.write(lambda conn: rollout_rows.open_rollout(conn, kept))
 
     async def find_rollout(self, rollout_id: str) -> RolloutRow | None:
@@ -186,8 +184,7 @@ class Store:
 
         def run(conn: Conn) -> RolloutRow:
             project = rollout_rows.get_rollout(conn, change.rollout_id).project
-            metadata = self._redact.content(change.metadata, project)
-            row = rollout_rows.set_reward(conn, change.model_copy(update={"metadata": metadata}))
+            row = rollout_rows.set_reward(conn, redaction.kept_metadata(self._redact, change, project))
             self.blobs.sync(blob_path(row.project, row.rollout_id))
             return row
 
@@ -226,13 +223,15 @@ class Store:
         `c{i}.logprobs` float32 [T], optionally `c{i}.trainable` bool [T]. `project`: whose rule of redaction holds; None is
         the server's own.
         """
-        kept = await kept_call(self._redact, call, text, project)
+        kept = await redaction.kept_call(self._redact, call, text, project)
 
         def run(conn: Conn) -> CallRecord:
             rollout = rollout_rows.get_rollout(conn, call.rollout_id)
             hides = kept.hides or call_rows.is_hidden(conn, call.parent_call_id)
             path = blob_path(rollout.project, call.rollout_id)
-            ref = self.blobs.append(path, with_true_text(arrays, text) if hides else arrays, sealed=hides)
+            ref = self.blobs.append(
+                path, redaction.with_true_text(arrays, text) if hides else arrays, sealed=hides
+            )
             stored = rollout_rows.decided(kept.call.model_copy(update={"blob": ref}), rollout.status)
             call_rows.add_call(conn, stored, kept.text)
             return stored
@@ -287,7 +286,7 @@ class Store:
         self, call: UpstreamCall, *, project: str | None, key_id: str, request: Any, answer: Any
     ) -> None:
         """Keep a call that was passed on. `request` and `answer` are JSON-like; None where there is none."""
-        text = await kept_content(self._redact, {"request": request, "answer": answer}, project)
+        text = await redaction.kept_content(self._redact, {"request": request, "answer": answer}, project)
         kept = call.model_copy(update={"error": self._redact.report(call.error, project)})
         await self._db.write(
             lambda conn: upstream_rows.add(conn, kept, project=project, key_id=key_id, text=text)
@@ -314,10 +313,7 @@ class Store:
 
         The same idempotency key returns the job it made before and changes nothing.
         """
-        project = job.info.project
-        words = [self._redact.content(item.metadata, project) for item in rewards]
-        pairs = zip(rewards, words, strict=True)
-        kept = [item.model_copy(update={"metadata": metadata}) for item, metadata in pairs]
+        kept = [redaction.kept_metadata(self._redact, item, job.info.project) for item in rewards]
         return await self._db.write(lambda conn: job_changes.submit(conn, job, kept, idempotency))
 
     async def get_job(self, job_id: str) -> JobRow:
