@@ -27,7 +27,7 @@ from art.store import (
 )
 from art.store.accounts import Accounts
 from art.store.blobs import BlobStore
-from art.store.database import Database
+from art.store.database import Database, store_error
 from art.store.purge import PurgeFilter
 from art.store.records import (
     AuditRow,
@@ -81,6 +81,11 @@ class Store:
     async def close(self) -> None:
         """Finish the writes that wait, then close."""
         await asyncio.to_thread(self._db.close)
+
+    @property
+    def work(self) -> tuple[int, int]:
+        """Reads and writes that are not done, and those that are."""
+        return self._db.work
 
     # -- models
 
@@ -268,8 +273,11 @@ class Store:
         kept = self._redact.tokens(arrays)
 
         def run() -> BlobRef:
-            ref = self.blobs.append(path, kept)
-            self.blobs.sync(path)
+            try:
+                ref = self.blobs.append(path, kept)
+                self.blobs.sync(path)
+            except OSError as error:
+                raise store_error(error) from error
             return ref
 
         return await asyncio.to_thread(run)
