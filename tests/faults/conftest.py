@@ -33,7 +33,7 @@ Case = Callable[..., None]
 
 
 @pytest.fixture
-def case(request: pytest.FixtureRequest) -> Case:
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     """Note what a fault did: `case(name, detected, seen=..., lost=..., bound=...)`; `detected` is in seconds, None where
     there is nothing to be noticed."""
 
@@ -46,7 +46,7 @@ def case(request: pytest.FixtureRequest) -> Case:
         bound: float = OTHER,
         how: str = "real",
     ) -> None:
-        words = " ".join(seen.split())
+        words = " ".join(seen.split()).replace(f"{tmp_path_factory.getbasetemp()}/", "")
         line = {
             "case": name,
             "seconds": None if detected is None else round(detected, 2),
