@@ -49,7 +49,7 @@ test: $(STAMP) ## Run the tests (ARGS="-k name" for some of them)
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --ignore tests/faults $(ARGS)
 
 test-faults: $(STAMP) ## Kill, freeze and starve the real processes, and see what is lost
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/faults $(ARGS)
+	ART_FAULTS_JSON=$(CURDIR)/benchmarks/results/faults.json $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/faults $(ARGS)
 
 # Other people's libraries have other people's requirements: they never meet ours.
 CLIENTS := .venv-clients
@@ -163,7 +163,7 @@ study: $(STAMP) ## What learns, over tasks, losses and seeds, as curves; goes on
 bench-deterministic: $(STAMP) ## What --deterministic costs the engine, as ratios of one run
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python benchmarks/bench_deterministic.py $(ARGS)
 
-test-kills: $(STAMP) ## 200 steps with 20 kills end in the weights of an undisturbed run (ten minutes)
+test-kills: $(STAMP) ## 200 steps with 20 kills end as if undisturbed (ARGS="--kills 100", "--plain"; ten minutes and more)
 	$(BIN)/python benchmarks/kill_study.py $(ARGS)
 
 test-swaps: $(STAMP) ## 1,000 adapter swaps under load, every token looked at (some minutes)

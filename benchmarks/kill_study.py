@@ -1,10 +1,12 @@
-"""`make test-kills`: 200 steps of the tiny model, undisturbed and with 20 SIGKILLs, under `--deterministic`.
+"""`make test-kills`: 200 steps of the tiny model, undisturbed and with 20 SIGKILLs (ARGS="--kills 100"), under `--deterministic`.
 
 The program that trains is an ordinary one (`art.fit`) in a process of its own. This one watches the server from
 outside, ends all its processes in the part of a run that is due, and starts it again on the same folder and port. The
-program must go on, and both runs must end in the same weights, to the last bit.
+program must go on, and both runs must end in the same weights, to the last bit; no rollout and no step may be lost or doubled.
 
-Writes benchmarks/results/test-kills.json and exits with status 1 when a bar is missed.
+With `--plain` the server is an ordinary one: one run, with kills, whose books must be whole.
+
+Writes benchmarks/results/test-kills.json (test-kills-plain.json) and exits with status 1 when a bar is missed.
 """
 
 from __future__ import annotations
@@ -27,14 +29,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from kill_books import TOLD, problems
 from kill_watch import Watch
 from killer import PHASES, Kill, Killer
 
 from art.testing.server import ArtServer
 
-RESULTS = Path(__file__).parent / "results" / "test-kills.json"
+RESULTS = Path(__file__).parent / "results"
 PROJECT, NAME = "kills", "study"
-GROUPS, MEMBERS = 2, 4
+GROUPS, MEMBERS, CALLS = 2, 4, 2
 SETTINGS = {
     # More threads only wait for one another on a model this small.
     "ART_ENGINE__THREADS": "1",
@@ -45,6 +48,8 @@ IDLE_SECONDS = 0.05
 """Between two looks while no kill is due."""
 STEP_SECONDS = 600.0
 """A run without a new step for this long hangs; a restart takes about ten, and minutes on a machine that others use."""
+MISSES = 4
+"""Looks in a row that find the server in another part of the run; then another part is due, and this one later."""
 FILES = ("adapter_model.safetensors", "optimizer.safetensors", "trainer_state.json")
 """Of the last checkpoint, what must be equal; the manifest holds ids and times."""
 
@@ -59,6 +64,8 @@ class Run:
     sha256: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     kills: list[Kill] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """What was lost or doubled."""
     rollouts_run_again: int = 0
     jobs_run_again: int = 0
 
@@ -72,14 +79,14 @@ class Run:
 # -- the program
 
 
-async def train(url: str, key: str, *, base_model: str, steps: int, seed: int) -> None:
-    """What a user would write."""
+async def train(url: str, key: str, *, base_model: str, steps: int, seed: int, told: Path) -> None:
+    """What a user would write. Every answered train call becomes a line of `told`."""
     import art
 
     async def agent(task: str, client: Any, model_name: str) -> str:
         messages: list[Any] = [{"role": "user", "content": task}]
         said = []
-        for _ in range(2):
+        for _ in range(CALLS):
             answer = await client.chat.completions.create(model=model_name, messages=messages, max_tokens=8)
             said.append(answer.choices[0].message.content or "")
             messages += [
@@ -91,6 +98,12 @@ async def train(url: str, key: str, *, base_model: str, steps: int, seed: int) -
     def reward(result: str) -> float:
         """As good as random, and the same in every run: hardly a group is without a difference."""
         return zlib.crc32(result.encode()) / 2**32
+
+    def on_step(step: Any) -> None:
+        names = [item.rollout_id for item in step.trajectories]
+        line = {"batch": step.batch, "step": step.step, "published": step.published, "rollouts": names}
+        with told.open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
     tasks = [f"is the sky {colour}?" for colour in ("red", "green", "blue", "warm", "old")]
     async with art.RemoteBackend(url, key) as backend:
@@ -107,6 +120,7 @@ async def train(url: str, key: str, *, base_model: str, steps: int, seed: int) -
             config=art.TrainConfig(learning_rate=1e-4),
             max_exceptions=0,
             seed=seed,
+            on_step=on_step,
             verbose=False,
         )
 
@@ -114,36 +128,27 @@ async def train(url: str, key: str, *, base_model: str, steps: int, seed: int) -
 # -- runs
 
 
-def run(folder: Path, *, base_model: Path, steps: int, phases: Sequence[str] = (), seed: int = 0) -> Run:
+def run(
+    folder: Path,
+    *,
+    base_model: Path,
+    steps: int,
+    phases: Sequence[str] = (),
+    seed: int = 0,
+    deterministic: bool = True,
+) -> Run:
     """Train on a fresh folder, ending the server once in each of `phases`, in their order, evenly over the steps."""
     began, result = time.monotonic(), Run(steps=steps)
-    server = ArtServer(folder, engine="torch", arguments=["--deterministic"], environment=SETTINGS).start()
+    arguments = ["--deterministic"] if deterministic else []
+    server = ArtServer(folder, engine="torch", arguments=arguments, environment=SETTINGS).start()
     log = (folder / "program.out").open("wb")
     command = [sys.executable, __file__, "--program", server.url, "--key", server.admin_key]
     command += ["--base-model", str(base_model), "--steps", str(steps), "--seed", str(seed)]
+    command += ["--told", str(folder / TOLD)]
     program = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     watch = Watch(folder, PROJECT, NAME)
-    killer = Killer(server, watch, seed=seed)
-    due, last, since = list(phases), -1, time.monotonic()
     try:
-        while program.poll() is None:
-            if watch.batch != last:
-                last, since = watch.batch, time.monotonic()
-            if time.monotonic() - since > STEP_SECONDS:
-                raise TimeoutError(f"no step for {STEP_SECONDS:.0f} s; {where(watch, folder)}")
-            number = len(phases) - len(due)
-            if not due or last < 1 or last < (number + 0.5) * steps / len(phases) - 1:
-                time.sleep(IDLE_SECONDS)
-                continue
-            kill = killer.attempt(due[0])
-            if kill is not None:
-                due.pop(0)
-                result.kills.append(kill)
-                print(
-                    f"batch {kill.batch:4d}  {kill.phase:14} {kill.seen} (looked {kill.attempts} times)",
-                    flush=True,
-                )
-                since = time.monotonic()
+        result.kills = strike(program, Killer(server, watch, seed=seed), watch, folder, phases, steps)
     finally:
         program.kill()
         program.wait()
@@ -158,8 +163,44 @@ def run(folder: Path, *, base_model: Path, steps: int, phases: Sequence[str] = (
     result.sha256 = {name: sha256((last_folder / name).read_bytes()).hexdigest() for name in FILES}
     result.rollouts_run_again = int(watch.one("SELECT COUNT(*) FROM rollouts WHERE status = 'infra_error'"))
     result.jobs_run_again = int(watch.one("SELECT COUNT(*) FROM jobs WHERE attempts > 1"))
+    result.problems = problems(watch, folder / TOLD, steps=steps, per_step=GROUPS * MEMBERS, calls=CALLS)
     result.seconds = round(time.monotonic() - began, 1)
     return result
+
+
+def strike(
+    program: subprocess.Popen[bytes],
+    killer: Killer,
+    watch: Watch,
+    folder: Path,
+    phases: Sequence[str],
+    steps: int,
+) -> list[Kill]:
+    """Kill the server once in each of the phases while the program runs; TimeoutError when that does not get on."""
+    kills: list[Kill] = []
+    due, last, since, misses = list(phases), -1, time.monotonic(), 0
+    while program.poll() is None:
+        if watch.batch != last:
+            last, since = watch.batch, time.monotonic()
+        if time.monotonic() - since > STEP_SECONDS:
+            raise TimeoutError(f"no step for {STEP_SECONDS:.0f} s; {where(watch, folder)}")
+        number = len(phases) - len(due)
+        if not due or last < 1 or last < (number + 0.5) * steps / len(phases) - 1:
+            time.sleep(IDLE_SECONDS)
+            continue
+        kill = killer.attempt(due[0])
+        if kill is None and (misses := misses + 1) % MISSES == 0:
+            due.append(due.pop(0))
+        elif kill is not None:
+            due.pop(0)
+            misses = 0
+            kills.append(kill)
+            print(
+                f"batch {kill.batch:4d}  {kill.phase:14} {kill.seen} (looked {kill.attempts} times)",
+                flush=True,
+            )
+            since = time.monotonic()
+    return kills
 
 
 def where(watch: Watch, folder: Path) -> str:
@@ -175,26 +216,30 @@ def spread(kills: int) -> list[str]:
     return [PHASES[number % len(PHASES)] for number in range(kills)]
 
 
-def report(undisturbed: Run, killed: Run, *, kills: int) -> dict[str, Any]:
-    """The result file."""
-    equal = {name: undisturbed.sha256[name] == killed.sha256[name] for name in FILES}
-    least = min(killed.counts.values())
-    bars = [
-        {"name": "kills", "value": len(killed.kills), "target": kills, "ok": len(killed.kills) >= kills},
-        {"name": "kills of the rarest phase", "value": least, "target": kills // len(PHASES)},
-        {"name": "steps, undisturbed", "value": undisturbed.batch, "target": undisturbed.steps},
-        {"name": "steps, killed", "value": killed.batch, "target": killed.steps},
-        *({"name": f"{name} is equal", "value": int(same), "target": 1} for name, same in equal.items()),
+def report(runs: dict[str, Run], *, kills: int) -> dict[str, Any]:
+    """The result file. Without an undisturbed run there is nothing that the weights must be equal to."""
+    killed, undisturbed = runs["killed"], runs.get("undisturbed")
+    bars: list[dict[str, Any]] = [
+        {"name": "kills", "value": len(killed.kills), "target": kills},
+        {
+            "name": "kills of the rarest phase",
+            "value": min(killed.counts.values()),
+            "target": kills // len(PHASES),
+        },
+        *({"name": f"steps, {name}", "value": one.batch, "target": one.steps} for name, one in runs.items()),
     ]
+    if undisturbed is not None:
+        equal = {name: int(undisturbed.sha256[name] == killed.sha256[name]) for name in FILES}
+        bars += [{"name": f"{name} is equal", "value": same, "target": 1} for name, same in equal.items()]
+    bars = [{**line, "ok": line["value"] >= line["target"]} for line in bars]
+    for name, one in runs.items():
+        count = len(one.problems)
+        bars.append({"name": f"lost or doubled, {name}", "value": count, "target": 0, "ok": count == 0})
     return {
         "machine": {"platform": platform.platform(), "cores": os.cpu_count()},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "figures": {
-            "counts": killed.counts,
-            "undisturbed": asdict(undisturbed),
-            "killed": asdict(killed),
-        },
-        "bars": [{**line, "ok": line["value"] >= line["target"]} for line in bars],
+        "figures": {"counts": killed.counts, **{name: asdict(one) for name, one in runs.items()}},
+        "bars": bars,
     }
 
 
@@ -204,7 +249,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--plain", action="store_true", help="an ordinary server, without --deterministic")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--told", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--program", help=argparse.SUPPRESS)
     parser.add_argument("--key", help=argparse.SUPPRESS)
     parser.add_argument("--base-model", help=argparse.SUPPRESS)
@@ -217,6 +264,7 @@ def main() -> int:
                 base_model=options.base_model,
                 steps=options.steps,
                 seed=options.seed,
+                told=options.told,
             )
         )
         return 0
@@ -233,18 +281,27 @@ def study(options: argparse.Namespace) -> int:
 
     torch.set_num_threads(1)  # more would only wait for one another
     console = Console()
+    title = "test-kills-plain" if options.plain else "test-kills"
+    out = options.out or RESULTS / f"{title}.json"
+    wanted = {} if options.plain else {"undisturbed": []}
     with tempfile.TemporaryDirectory(prefix="kill-study-", ignore_cleanup_errors=True) as scratch:
         base = tiny_model(Path(scratch) / "tiny")
-        runs = {}
-        for name, phases in (("undisturbed", []), ("killed", spread(options.kills))):
+        runs: dict[str, Run] = {}
+        for name, phases in {**wanted, "killed": spread(options.kills)}.items():
             console.print(f"{name}: {options.steps} steps")
             runs[name] = run(
-                Path(scratch) / name, base_model=base, steps=options.steps, phases=phases, seed=options.seed
+                Path(scratch) / name,
+                base_model=base,
+                steps=options.steps,
+                phases=phases,
+                seed=options.seed,
+                deterministic=not options.plain,
             )
             console.print(f"{name}: {runs[name].seconds:.0f} s, {runs[name].step} of them published")
-    told = report(**runs, kills=options.kills)
-    options.out.write_text(json.dumps(told, indent=2) + "\n")
-    table = Table("bar", "value", "target", "", title="test-kills")
+            console.print(*runs[name].problems, sep="\n")
+    told = report(runs, kills=options.kills)
+    out.write_text(json.dumps(told, indent=2) + "\n")
+    table = Table("bar", "value", "target", "", title=title)
     for line in told["bars"]:
         table.add_row(
             line["name"],
@@ -253,7 +310,7 @@ def study(options: argparse.Namespace) -> int:
             "ok" if line["ok"] else "[red]missed[/red]",
         )
     console.print(table)
-    console.print(f"kills by phase: {told['figures']['counts']}; written to {options.out}")
+    console.print(f"kills by phase: {told['figures']['counts']}; written to {out}")
     return 0 if all(line["ok"] for line in told["bars"]) else 1
 
 

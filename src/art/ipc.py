@@ -25,12 +25,16 @@ that the gateway has gone, and the worker exits.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable, Collection
+from types import TracebackType
 from typing import Any
 
 from art.errors import InfraError
@@ -38,6 +42,12 @@ from art.errors import InfraError
 FD_VARIABLE = "ART_WORKER_FD"
 HEARTBEAT_SECONDS = 1.0
 MAX_FRAME_BYTES = 256 * 1024 * 1024  # a guard against a corrupt length, far above any real frame
+STACKS_SIGNAL = (
+    signal.SIGUSR1 if sys.platform != "win32" else signal.SIGTERM
+)  # clients read this module anywhere
+"""Has a worker that is ready write the stacks of all its threads to its log, also while native code holds it."""
+READER, HEARTBEAT = "reader", "heartbeat"
+"""Names of the threads without which a worker answers nobody."""
 
 Message = dict[str, Any]
 _LENGTH = struct.Struct(">I")
@@ -84,6 +94,31 @@ def unsendable(message: Message, error: Exception) -> Message:
 PREFIX_BYTES = _LENGTH.size
 
 
+def be_a_worker() -> None:
+    """What a process owes the gateway that started it: stacks when they are asked for, and no half-life.
+
+    A crash in native code leaves the stacks of its threads in the log. An exception that ends the main thread or one of
+    those that carry the channel ends the process, even while other threads compute: the gateway then tells whoever
+    waits, where a worker without its reader would answer nobody.
+    """
+    faulthandler.enable()
+    faulthandler.register(STACKS_SIGNAL, all_threads=True, chain=False)
+    sys.excepthook = _end_main
+    threading.excepthook = _end_thread
+
+
+def _end_main(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    sys.__excepthook__(kind, error, trace)
+    os._exit(1)
+
+
+def _end_thread(failed: threading.ExceptHookArgs) -> None:
+    threading.__excepthook__(failed)
+    # Libraries start threads of their own, which may fail as they like.
+    if failed.thread is not None and failed.thread.name in (READER, HEARTBEAT):
+        os._exit(1)
+
+
 class WorkerChannel:
     """The worker's end. `send` may be called from any thread; one thread calls `receive`."""
 
@@ -93,7 +128,8 @@ class WorkerChannel:
 
     @classmethod
     def inherited(cls) -> WorkerChannel:
-        """The channel whose descriptor the gateway left in the environment."""
+        """The channel whose descriptor the gateway left in the environment; the process becomes a worker (`be_a_worker`)."""
+        be_a_worker()
         fd = int(os.environ[FD_VARIABLE])
         return cls(socket.socket(fileno=fd))
 
@@ -164,4 +200,4 @@ class WorkerChannel:
                 seq += 1
                 pause.wait(HEARTBEAT_SECONDS)
 
-        threading.Thread(target=beat, name="heartbeat", daemon=True).start()
+        threading.Thread(target=beat, name=HEARTBEAT, daemon=True).start()

@@ -11,51 +11,35 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from train_kit import ENVIRONMENT, FINAL, MODEL, Trained
+from fault_kit import KILLED, runs, until
+from train_kit import FINAL, MODEL, Trained
 
 from art.store.store import Store
-from art.testing.server import ArtServer
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> Iterator[Trained]:
-    """One folder for all of them: it survives one kill after another."""
-    folder = tmp_path_factory.mktemp("killed")
-    server = ArtServer(folder, engine="torch", environment=ENVIRONMENT).start()
-    trained = Trained(server, tiny_model_dir)
-    trained.register()
-    yield trained
-    server.stop()
+def kill_and_start_again(trained: Trained, *, before_start: Callable[[], None] = lambda: None) -> float:
+    """SIGKILL the gateway, wait for its workers to notice, start on the same port with the same keys.
 
-
-def kill_and_start_again(trained: Trained, *, before_start: Callable[[], None] = lambda: None) -> None:
-    """SIGKILL the gateway, wait for its workers to notice, start on the same port with the same keys."""
+    Returns the seconds until its workers had ended.
+    """
     port, key = trained.server.port, trained.server.admin_key
     pids = [item["pid"] for item in trained.workers().values() if item["pid"]]
+    began = time.monotonic()
     trained.server.kill()
-    deadline = time.monotonic() + 30
-    while any(_runs(pid) for pid in pids):
-        assert time.monotonic() < deadline, "the workers outlived their gateway"
-        time.sleep(0.02)
+    until(lambda: not any(map(runs, pids)), 30)
+    took = time.monotonic() - began
     before_start()
     trained.server.start()
     assert (trained.server.port, trained.server.admin_key) == (port, key)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
+    return took
 
 
 def everything_is_readable(trained: Trained) -> None:
@@ -98,7 +82,7 @@ def published_once(trained: Trained, *, step: int, batch: int) -> None:
             assert (trained.checkpoints_folder() / folder / name).stat().st_size > 0
         jobs.append(manifest["job_id"])
     assert len(set(jobs)) == len(jobs), "no job published two steps"
-    rows = trained.query("SELECT batch FROM batches ORDER BY batch")
+    rows = trained.query("SELECT batch FROM batches WHERE name = 'm' ORDER BY batch")
     assert [row[0] for row in rows] == list(range(1, batch + 1))
 
 
@@ -113,11 +97,12 @@ def goes_on(trained: Trained, *, step: int, batch: int) -> None:
     assert result["metrics"]["parity/mean"] < 1e-3
 
 
-def test_during_a_gather(trained: Trained) -> None:
+def test_during_a_gather(trained: Trained, case: Any) -> None:
     """Agents run in parallel: some are done, some wait for an answer, when the server dies."""
     step, batch = place(trained)
     done: dict[str, tuple[float, dict[str, Any]]] = {}
     lost: set[str] = set()
+    seen: list[str] = []
     enough = threading.Event()
     halt = threading.Event()
     url, headers = trained.server.url, {"Authorization": f"Bearer {trained.server.admin_key}"}
@@ -143,7 +128,8 @@ def test_during_a_gather(trained: Trained) -> None:
                     path = f"/api/v1/rollouts/{rollout_id}"
                     told = client.post(f"{path}/reward", json={"reward": reward}).raise_for_status().json()
                     client.post(f"{path}/finish", json={}).raise_for_status()
-                except httpx2.HTTPError:
+                except httpx2.HTTPError as error:
+                    seen.append(f"{type(error).__name__}: {error}")
                     return
                 lost.discard(rollout_id)
                 done[rollout_id] = (reward, told)
@@ -154,7 +140,7 @@ def test_during_a_gather(trained: Trained) -> None:
         agents = [pool.submit(agent, number) for number in range(6)]
         try:
             assert enough.wait(60), "the agents did not get going"
-            kill_and_start_again(trained, before_start=halt.set)
+            took = kill_and_start_again(trained, before_start=halt.set)
         finally:
             halt.set()
         for item in agents:
@@ -180,6 +166,8 @@ def test_during_a_gather(trained: Trained) -> None:
             assert late.status_code == 409
             assert "infra_error" in late.json()["error"]["message"]
     everything_is_readable(trained)
+    unanswered = "calls in flight; their rollouts are infra_error"
+    case("gateway killed", took, seen=seen[0] if seen else "(nothing)", lost=unanswered, bound=KILLED)
 
     # The finished ones train as if nothing had happened.
     names = list(done)[:6]

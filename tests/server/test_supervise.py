@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import signal
+import socket
 import sys
 import textwrap
 import time
@@ -18,7 +19,9 @@ import pytest
 from chat_kit import Served, says
 
 from art.errors import ArtError, DeadlineExceeded, InfraError, InvalidInput, WorkerDied
+from art.ipc import encode_frame
 from art.server import supervise
+from art.server.channel import LOST_HEARTBEATS, Channel
 from art.server.supervise import Supervised, WorkerSpec
 
 WORKER = textwrap.dedent(
@@ -58,6 +61,17 @@ WORKER = textwrap.dedent(
             elif method == "refuse":
                 error = {"code": "invalid_input", "message": "no", "cause": "c", "hint": "h"}
                 channel.send({"id": key, "error": error})
+            elif method == "close":
+                channel._sock.shutdown(2)
+                time.sleep(60)
+            elif method == "lose-reader":
+                def fail():
+                    raise ValueError("the reader has failed")
+                threading.Thread(target=fail, name="reader").start()
+            elif method == "fork":
+                import subprocess
+                child = subprocess.Popen(["sleep", "60"])
+                channel.send({"id": key, "result": {"pid": child.pid}})
             elif method == "die":
                 os._exit(7)
             elif method == "garble":
@@ -245,6 +259,25 @@ def test_a_death_fails_what_waits_and_the_next_life_serves(tmp_path: Path, how: 
         assert worker.health().restarts == 1
         assert pid_of(worker) != first
         await worker.stop()
+
+    run(main)
+
+
+def test_heartbeats_that_were_waiting_to_be_read_say_nothing_of_a_new_request() -> None:
+    """A gateway that was held up for seconds writes its requests, and then reads all that was sent before."""
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        channel = Channel("worker", lambda message: None)
+        reading = asyncio.create_task(channel.run(ours))
+        await asyncio.sleep(0)
+        call = asyncio.create_task(channel.call("echo", {}, silence=20))
+        await until(lambda: channel.pending == 1)
+        stale = encode_frame({"heartbeat": {"seq": 1, "requests": []}})
+        theirs.sendall(stale * (3 * LOST_HEARTBEATS) + encode_frame({"id": 1, "result": {"x": 1}}))
+        assert await call == {"x": 1}
+        theirs.close()
+        await reading
 
     run(main)
 

@@ -51,13 +51,15 @@ class ServerConfig(BaseModel):
     heartbeat_seconds: float = Field(10.0, gt=0)
     """A worker silent for this long is dead; workers send a heartbeat every second."""
     call_seconds: float = Field(600.0, gt=0)
-    """Longest silence of one call to the engine."""
+    """Longest silence of one call to the engine. An engine that answers nobody at all for this long is started anew."""
     max_call_seconds: float = Field(3600.0, gt=0)
     """Deadline of one call, its wait for a place in the engine included. A client may ask for less (`X-ART-Timeout`)."""
     silent_client_seconds: float = Field(60.0, gt=0)
     """A client that neither sends the rest of its request nor takes any of its answer for this long is cut off."""
     train_seconds: float = Field(24 * 3600.0, gt=0)
-    """Deadline of one training job."""
+    """Longest silence of one training job; a trainer that is silent for this long is started anew."""
+    stall_seconds: float = Field(60.0, gt=0)
+    """Work in hand of which nothing is done for this long: the stacks of gateway and worker go to the logs. Ends nothing."""
     stop_seconds: float = Field(20.0, gt=0)
     """How long running calls get to end after the first SIGTERM; a step in progress always ends."""
     keep_checkpoints: int = Field(5, ge=1)

@@ -25,6 +25,7 @@ from art.server.intake import Intake
 from art.server.responses import error_response, shape_of
 from art.server.state import Gateway
 from art.server.upstreams import not_served, route_of
+from art.store.database import store_error
 
 logger = logging.getLogger(__name__)
 
@@ -100,4 +101,6 @@ async def _bug(request: Request, error: Exception) -> Response:
         cause=type(error).__name__,
         hint="the traceback is in server/logs/gateway.log; please report it",
     )
+    if isinstance(error, OSError):  # the disk, and no bug
+        failed = store_error(error)
     return error_response(failed, shape_of(request.url.path))

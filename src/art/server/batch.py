@@ -34,6 +34,7 @@ class Batch:
         """Select the calls of one group. InvalidInput when a choice could be several calls."""
         if not group.trajectories:
             self.spec.notes.append(f"group {number} is empty and was left out")
+        self.spec.raised += len(group.exceptions)
         groups: dict[str, TrainGroup] = {}
         for index, trajectory in enumerate(group.trajectories):
             selected = SelectedTrajectory(group=number, index=index)

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,9 @@ from art.ipc import PREFIX_BYTES, Message, decode_body, encode_frame, frame_leng
 
 LOST_HEARTBEATS = 5
 """Heartbeats in a row that may not name a request before it counts as lost."""
+HEARTBEAT_GAP_SECONDS = 0.25
+"""Heartbeats that are read closer to one another count as one. A gateway that was held up reads several at once, all of
+them older than the requests that it has just written."""
 _READ_LIMIT = 1 << 20  # bytes the stream reader buffers before it stops reading from the socket
 
 
@@ -26,7 +30,11 @@ class Channel:
         self._pending: dict[int, _Request] = {}
         self._unnamed: dict[int, int] = {}
         """Pending requests that the worker does not know, with the number of heartbeats that said so."""
+        self._compared_at = 0.0
         self._next_id = 1
+        self.heard = 0
+        """Messages about requests so far: while it grows, the worker gets on."""
+        self._heard_at = time.monotonic()
         self._closed: ArtError | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -54,6 +62,8 @@ class Channel:
                 self._compare(message["heartbeat"].get("requests"))
             self._on_control(message)
             return
+        self.heard += 1
+        self._heard_at = time.monotonic()
         waiting = self._pending.get(key)
         if waiting is not None:  # an answer to a cancelled request has nobody waiting
             waiting.take(message)
@@ -66,6 +76,9 @@ class Channel:
         """
         if named is None or self._writer is None or self._writer.transport.get_write_buffer_size():
             return
+        if (now := time.monotonic()) - self._compared_at < HEARTBEAT_GAP_SECONDS:
+            return
+        self._compared_at = now
         known = set(named)
         self._unnamed = {key: self._unnamed.get(key, 0) + 1 for key in self._pending if key not in known}
         for key, times in self._unnamed.items():
@@ -84,6 +97,16 @@ class Channel:
             waiting.take(error)
         if self._writer is not None:
             self._writer.close()
+
+    @property
+    def quiet(self) -> float:
+        """Seconds since the last message about any request."""
+        return time.monotonic() - self._heard_at
+
+    @property
+    def closed(self) -> bool:
+        """This side has ended it."""
+        return self._closed is not None
 
     @property
     def pending(self) -> int:

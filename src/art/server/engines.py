@@ -11,7 +11,7 @@ from typing import Any
 
 from art.config.server import ServerConfig
 from art.engine.protocol import AdapterCheck, AdapterRef, Engine, EngineCapabilities, Sampled, SampleRequest
-from art.errors import InfraError
+from art.errors import DeadlineExceeded, InfraError
 from art.server.supervise import Supervised, WorkerSpec
 from art.types.jobs import ResolvedBaseModel
 from art.types.wire import WorkerHealth
@@ -38,13 +38,7 @@ class WorkerEngine:
 
     async def generate(self, request: SampleRequest, on_event: Callable[[Sampled], None]) -> None:
         """Sample one choice to its end. Cancelling cancels it in the engine."""
-        channel = await self.worker.channel()
-        await channel.call(
-            "generate",
-            asdict(request),
-            silence=self._silence,
-            on_event=lambda event: on_event(_sampled(event)),
-        )
+        await self._call("generate", asdict(request), lambda event: on_event(_sampled(event)))
 
     async def load_adapter(self, ref: AdapterRef) -> AdapterCheck:
         return AdapterCheck(**await self._call("load_adapter", asdict(ref)))
@@ -59,9 +53,17 @@ class WorkerEngine:
     def stats(self) -> dict[str, Any]:
         return self.worker.stats
 
-    async def _call(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def _call(
+        self, method: str, params: dict[str, Any], on_event: Callable[[dict[str, Any]], None] | None = None
+    ) -> dict[str, Any]:
         channel = await self.worker.channel()
-        return await channel.call(method, params, silence=self._silence)
+        try:
+            return await channel.call(method, params, silence=self._silence, on_event=on_event)
+        except DeadlineExceeded:
+            # A silent call may wait its turn. A silent engine hangs, and would let every further call run into this.
+            if channel.quiet >= self._silence:
+                self.worker.kill(f"it answered no request for {self._silence:.0f} s", hangs=True)
+            raise
 
 
 def _sampled(event: dict[str, Any]) -> Sampled:
@@ -117,6 +119,10 @@ class EnginePool:
             heartbeat_seconds=self._settings.heartbeat_seconds,
             threads=wanted.threads,
         )
+
+    def workers(self) -> list[Supervised]:
+        """Every engine that was asked for."""
+        return [engine.worker for engine in self._engines.values()]
 
     def health(self) -> list[WorkerHealth]:
         return [engine.worker.health() for engine in self._engines.values()]

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from art.config.server import ServerConfig
-from art.config.train import default_learning_rate
 from art.errors import ArtError, InfraError, NotFound, TrainingFailed, WorkerDied
-from art.server.outcome import conclude, resolve_config
+from art.server.outcome import automatic_choices, conclude, resolve_config
 from art.server.persist import Persist, Unwritten
 from art.server.recovery import holds_step_of
 from art.server.retention import Retention
@@ -34,7 +33,6 @@ PUBLISH_ATTEMPTS = 3  # loads of a finished checkpoint into the engine; a restar
 CANCEL_SECONDS = 60.0  # a cancelled job is waited for; longer only when its end cannot be written
 KEEP_ALIVE_SECONDS = 10.0  # between comments on a silent event stream
 FINAL = frozenset({"succeeded", "failed", "cancelled"})
-NOTHING_TO_TRAIN = "no trajectory of the batch can be trained"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +99,12 @@ class Jobs:
         self._persist.give_up()
         if self._running is not None:
             self._running.task.cancel()
+
+    @property
+    def queue(self) -> asyncio.Task[None]:
+        """What runs the jobs; it ends at `stop` alone. After `start`."""
+        assert self._runner is not None, "start comes first"
+        return self._runner
 
     @property
     def busy(self) -> bool:
@@ -282,7 +286,7 @@ class Jobs:
         if job.spec.sft is not None:
             outcome = await self._train(sft_job(job, model, self._blob_dir, last=last))
         elif not job.spec.groups:
-            outcome = TrainOutcome(step=job.parent_step, published=False, reason=NOTHING_TO_TRAIN)
+            outcome = TrainOutcome(step=job.parent_step, published=False)  # why, `conclude` says
         else:
             outcome = await self._train(self._train_job(job, model, last))
         # A trained step is published and recorded whole: a cancellation that comes now comes too late.
@@ -296,11 +300,13 @@ class Jobs:
         assert job.batch is not None, "a started job has its place"
         if outcome.published and outcome.checkpoint is not None:
             await self._publish(entry, job.info.job_id, outcome)
-        result, outcomes = conclude(job, outcome, [*self._notes, *self._choices(job, entry)])
+        result, outcomes = conclude(job, outcome, [*self._notes, *automatic_choices(job, entry.row)])
         job_id = job.info.job_id
         await self._persist(
             f"the end of {job_id}", lambda: self._store.complete_job(job_id, result, outcomes)
         )
+        if not result.published:
+            logger.info("%s published nothing: %s", job_id, result.reason)
         self._announce(job_id)
         entry.row = entry.row.model_copy(update={"batch": max(entry.row.batch, job.batch)})
         try:
@@ -355,15 +361,6 @@ class Jobs:
             # What was trained is returned: a cancellation that comes now comes too late.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([writer, *taken_up])
-
-    @staticmethod
-    def _choices(job: JobRow, entry: ModelEntry) -> list[str]:
-        """Automatic choices that this side made, with their reasons."""
-        if job.spec.config.learning_rate is not None or not job.spec.groups:
-            return []
-        size = entry.row.base.parameters
-        rate = default_learning_rate(size, whole=entry.row.config.adapter is None)
-        return [f"learning_rate {rate:g}: chosen for a model of {size / 1e6:.3g} million parameters"]
 
     async def _publish(self, entry: ModelEntry, job_id: str, outcome: TrainOutcome) -> None:
         """Make a finished checkpoint the latest; one that the engine refuses is deleted, and the job fails."""

@@ -228,4 +228,7 @@ def _new_token() -> tuple[str, str]:
 
 
 def _ended(row: KeyRow, now: float) -> bool:
-    return row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now)
+    """A rollout's key ends with its rollout: its date says when the row may go, and a clock that jumps ends none."""
+    if row.revoked_at is not None:
+        return True
+    return row.rollout_id is None and row.expires_at is not None and row.expires_at <= now

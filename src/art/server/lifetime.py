@@ -29,6 +29,7 @@ from art.server.state import Gateway
 from art.server.trainers import WorkerTrainer
 from art.server.upstreams import Upstreams
 from art.server.versions import Versions
+from art.server.watchdog import Counted, Part, Watchdog
 from art.store.rules import redaction_of
 from art.store.sealing import Seal
 from art.store.store import Store
@@ -130,6 +131,8 @@ async def _gateway(
         )
         await jobs.start()
         keeper.start()
+        watching = asyncio.create_task(_watchdog(gateway).run(), name="watchdog")
+        parts.push_async_callback(_end, watching)
         if versions.entries():  # a server without models may never train: importing torch takes seconds
             warm = asyncio.create_task(_warm(trainer), name="warm trainer")
             parts.push_async_callback(_end, warm)
@@ -145,6 +148,18 @@ async def _open_store(settings: ServerConfig, folder: Path) -> Store:
     return await Store.open(folder, redact=redaction_of(default, projects))
 
 
+def _watchdog(gateway: Gateway) -> Watchdog:
+    """Over the store and every worker."""
+    store = Counted(lambda: gateway.store.work)
+
+    def parts() -> dict[str, Part]:
+        workers = [*gateway.engines.workers(), gateway.trainer.worker]
+        return {"store": store, **{worker.spec.name: worker for worker in workers}}
+
+    log = gateway.root / "server" / "logs" / "gateway.log"
+    return Watchdog(parts, stall_seconds=gateway.settings.stall_seconds, log=log)
+
+
 async def _warm(trainer: WorkerTrainer) -> None:
     """Start the trainer before it is needed; what keeps it from starting is told to whoever needs it."""
     try:
@@ -156,6 +171,8 @@ async def _warm(trainer: WorkerTrainer) -> None:
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("%s failed", task.get_name(), exc_info=error)
 
 
 async def _answer(
@@ -179,12 +196,14 @@ async def _answer(
             await asyncio.to_thread(folder.announce, url=gateway.url, version=package_version())
             on_ready(gateway)
         up.cancel()
-        await asyncio.wait([serving, asked, watching], return_when=asyncio.FIRST_COMPLETED)
+        queue = gateway.jobs.queue
+        await asyncio.wait([serving, asked, watching, queue], return_when=asyncio.FIRST_COMPLETED)
+        if queue.done():  # whoever waits for a job would wait for ever; the next start takes it up
+            raise _ended("the queue of training jobs", queue)
         if watching.done() and (failed := watching.exception()) is not None:
             raise InfraError("the server cannot watch its folder", cause=str(failed)) from failed
         if serving.done():
-            error = serving.exception()
-            raise InfraError("the HTTP server ended by itself", cause=str(error or "")) from error
+            raise _ended("the HTTP server", serving)
         await _finish_job(gateway, stop)
         http.close()
         forced = asyncio.create_task(stop.forced.wait(), name="force")
@@ -195,6 +214,15 @@ async def _answer(
     finally:
         asked.cancel()
         watching.cancel()
+
+
+def _ended(what: str, task: asyncio.Task[None]) -> InfraError:
+    """What is raised when a part has ended without which the server is none."""
+    error = None if task.cancelled() else task.exception()
+    hint = "see server/logs; start the server again"
+    failed = InfraError(f"{what} ended by itself", cause=str(error or ""), hint=hint)
+    failed.__cause__ = error
+    return failed
 
 
 async def _finish_job(gateway: Gateway, stop: Stop) -> None:

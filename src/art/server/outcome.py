@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from art.config.train import ResolvedTrainConfig, default_learning_rate
@@ -21,6 +22,28 @@ def resolve_config(spec: JobSpec, model: ModelRow) -> ResolvedTrainConfig:
     return ResolvedTrainConfig(**values)
 
 
+STATUSES = (
+    RolloutStatus.TRAINED,
+    RolloutStatus.ZERO_VARIANCE,
+    RolloutStatus.STALE,
+    RolloutStatus.OVERLONG,
+    RolloutStatus.NO_CALLS,
+    RolloutStatus.AGENT_ERROR,
+    RolloutStatus.INFRA_ERROR,
+    RolloutStatus.FINISHED,
+)
+"""What can become of a trajectory in a step; `finished` ones were left out by a rule of its configuration."""
+
+
+def automatic_choices(job: JobRow, model: ModelRow) -> list[str]:
+    """Values of the job's options that the server chose, with their reasons."""
+    if job.spec.config.learning_rate is not None or not job.spec.groups:
+        return []
+    size = model.base.parameters
+    rate = default_learning_rate(size, whole=model.config.adapter is None)
+    return [f"learning_rate {rate:g}: chosen for a model of {size / 1e6:.3g} million parameters"]
+
+
 def merged(parts: Sequence[RolloutOutcome]) -> tuple[RolloutStatus, str]:
     """The outcome of a trajectory that took part in several comparisons: trained if one of them trained it."""
     if not parts:
@@ -31,6 +54,27 @@ def merged(parts: Sequence[RolloutOutcome]) -> tuple[RolloutStatus, str]:
     others = [part for part in parts if part not in trained]
     reasons = [f"{part.group_id.partition('/')[2] or 'the rollout'}: {part.reason}" for part in others]
     return (trained or others)[0].status, "; ".join(reasons)
+
+
+def status_counts(trajectories: Sequence[TrajectoryOutcome], raised: int) -> dict[str, float]:
+    """A step's trajectories by what became of them, every status each time, and the rollouts that raised before."""
+    found = Counter(item.status for item in trajectories)
+    counts = {f"data/step_num_{status.value}": float(found.pop(status, 0)) for status in STATUSES}
+    counts |= {f"data/step_num_{status.value}": float(count) for status, count in found.items()}
+    return {**counts, "data/step_num_exceptions": float(raised)}
+
+
+def why_nothing(trajectories: Sequence[TrajectoryOutcome], raised: int) -> str:
+    """Why nothing of a batch could be trained, in one line: each status with its count and its commonest reason."""
+    parts = []
+    for status, count in Counter(item.status for item in trajectories).most_common():
+        reasons = Counter(item.reason for item in trajectories if item.status is status and item.reason)
+        reason = next((text for text, _ in reasons.most_common(1)), "")
+        others = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+        parts.append(f"{count} {status.value}" + (f" ({reason}{others})" if reason else ""))
+    parts += [f"{raised} raised an exception"] if raised else []
+    text = "; ".join(parts) or "the batch has no rollouts"
+    return f"no signal: {text}".replace("\n", " ")
 
 
 def conclude(job: JobRow, outcome: TrainOutcome, notes: Sequence[str] = ()) -> tuple[JobResult, Outcomes]:
@@ -60,13 +104,17 @@ def conclude(job: JobRow, outcome: TrainOutcome, notes: Sequence[str] = ()) -> t
                     rollout_id=rollout_id, status=item.status, reason=item.reason
                 )
     assert job.batch is not None
+    metrics, reason = dict(outcome.metrics), outcome.reason
+    if job.spec.sft is None:
+        metrics |= status_counts(trajectories, job.spec.raised)
+        reason = reason if outcome.published else why_nothing(trajectories, job.spec.raised)
     result = JobResult(
         step=outcome.step,
         published=outcome.published,
-        reason=outcome.reason,
+        reason=reason,
         batch=job.batch,
         checkpoint_path=outcome.checkpoint.path if outcome.checkpoint is not None else None,
-        metrics=outcome.metrics,
+        metrics=metrics,
         trajectories=trajectories,
         notes=[*job.spec.notes, *notes, *outcome.notes],
     )

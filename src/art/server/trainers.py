@@ -93,16 +93,22 @@ class WorkerTrainer:
     async def _run(
         self, channel: Channel, job: TrainJob | SftJob, on_progress: Callable[[Progress], None]
     ) -> dict[str, Any]:
-        return await channel.call(
-            "train_sft" if isinstance(job, SftJob) else "train",
-            job.model_dump(mode="json"),
-            silence=self._settings.train_seconds,
-            on_event=lambda event: on_progress(Progress.model_validate(event)),
-            settle=SETTLE_SECONDS,
-            on_unsettled=lambda: self.worker.kill(
-                f"it did not answer a cancellation within {SETTLE_SECONDS:.0f} s"
-            ),
-        )
+        silence = self._settings.train_seconds
+        try:
+            return await channel.call(
+                "train_sft" if isinstance(job, SftJob) else "train",
+                job.model_dump(mode="json"),
+                silence=silence,
+                on_event=lambda event: on_progress(Progress.model_validate(event)),
+                settle=SETTLE_SECONDS,
+                on_unsettled=lambda: self.worker.kill(
+                    f"it did not answer a cancellation within {SETTLE_SECONDS:.0f} s"
+                ),
+            )
+        except DeadlineExceeded:
+            # It trains one job at a time: the next would wait behind the one that hangs.
+            self.worker.kill(f"it said nothing about its job for {silence:.0f} s", hangs=True)
+            raise
 
     async def delete_checkpoint(self, path: str) -> None:
         await self._call("delete_checkpoint", {"path": path}, PREPARE_SECONDS)

@@ -73,8 +73,8 @@ def no_job(job_id: str) -> NotFound:
 
 
 def open_jobs(conn: Conn) -> list[JobRow]:
-    """Queued and running jobs, oldest first."""
-    found = rows(conn, "SELECT * FROM jobs WHERE status IN (?, ?) ORDER BY created_at, rowid", *OPEN)
+    """Queued and running jobs in the order they were submitted in, whatever the clock did meanwhile."""
+    found = rows(conn, "SELECT * FROM jobs WHERE status IN (?, ?) ORDER BY rowid", *OPEN)
     return [_job(row) for row in found]
 
 

@@ -187,6 +187,8 @@ class JobSpec(BaseModel):
     fates: list[ChoiceFate] = Field(default_factory=list)
     """Fates decided by the selection (filtered, duplicate)."""
     notes: list[str] = Field(default_factory=list)
+    raised: int = 0
+    """Rollouts of the batch that raised before they were trajectories."""
 
 
 class JobRow(BaseModel):

@@ -26,7 +26,7 @@ from art.store import (
 )
 from art.store.accounts import Accounts
 from art.store.blobs import BlobStore, blob_path
-from art.store.database import Database
+from art.store.database import Database, store_error
 from art.store.keeping import Keeping
 from art.store.purge import PurgeFilter
 from art.store.records import (
@@ -82,6 +82,11 @@ class Store:
     async def close(self) -> None:
         """Finish the writes that wait, then close."""
         await asyncio.to_thread(self._db.close)
+
+    @property
+    def work(self) -> tuple[int, int]:
+        """Reads and writes that are not done, and those that are."""
+        return self._db.work
 
     # -- models
 
@@ -274,8 +279,11 @@ class Store:
         sealed = self._redact.seals(path.partition("/")[0])
 
         def run() -> BlobRef:
-            ref = self.blobs.append(path, arrays, sealed=sealed)
-            self.blobs.sync(path)
+            try:
+                ref = self.blobs.append(path, arrays, sealed=sealed)
+                self.blobs.sync(path)
+            except OSError as error:
+                raise store_error(error) from error
             return ref
 
         return await asyncio.to_thread(run)
