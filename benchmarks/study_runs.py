@@ -46,7 +46,7 @@ class Run:
     variant: str
     seed: int
     train: Mapping[str, Any] = field(default_factory=dict)
-    """Options of `art.TrainConfig` beside the task's learning rate."""
+    """Options of `art.TrainConfig` beside the defaults."""
 
     @property
     def name(self) -> str:
@@ -87,7 +87,7 @@ def task_of(run: Run) -> Task:
 def settings(run: Run, place: Place) -> dict[str, Any]:
     """Everything that decides the run, the machine's arithmetic aside."""
     task = task_of(run)
-    config = art.TrainConfig(**{"learning_rate": task.learning_rate, **run.train})
+    config = art.TrainConfig(**run.train)
     return {
         "task": run.task,
         "variant": run.variant,

@@ -79,7 +79,7 @@ def check(result: dict[str, Any]) -> None:
     for moment in ("before", "after"):
         assert result["evaluations"][moment]["runs"] == 4
         assert len(result["evaluations"][moment]["ci95"]) == 2
-    assert result["settings"]["train"]["learning_rate"] > 0
+    assert step["metrics"]["loss/learning_rate"] > 0
     assert {"python", "torch"} <= result["versions"].keys()
     assert result["seconds"] == pytest.approx(step["seconds"])
 

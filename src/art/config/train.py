@@ -286,13 +286,13 @@ def require_neutral(name: str, value: object, where: str) -> None:
 def default_learning_rate(parameters: int, *, whole: bool = False) -> float:
     """The learning rate an unset option resolves to.
 
-    Measured with LoRA rank 8 and AdamW: 1e-3 up to a few million parameters, 3e-4 at 135 million. Larger
-    models follow the usual LoRA range, falling with the square root of the size and not under 1e-5. All weights
+    Measured with LoRA rank 8 and AdamW: 1e-3 up to a few million parameters, 5e-4 at 135 million (docs/learning.md). Larger
+    models follow the usual LoRA range, from 3e-4 falling with the square root of the size and not under 1e-5. All weights
     (`whole`) take a tenth of what an adapter takes (Schulman et al. 2025, "LoRA Without Regret").
     """
     share = 0.1 if whole else 1.0
     if parameters <= 10_000_000:
         return share * 1e-3
     if parameters <= 200_000_000:
-        return share * 3e-4
+        return share * 5e-4
     return float(share * max(1e-5, 3e-4 * (200_000_000 / parameters) ** 0.5))

@@ -151,7 +151,6 @@ TASK = Task(
     groups_per_step=7,
     rollouts_per_group=8,
     steps=70,
-    learning_rate=5e-4,
     budget_seconds=870.0,
     # Every number equally often.
     held_out=140,

@@ -36,7 +36,7 @@ class Options:
     held_out: int | None = None
     """Evaluation rollouts; None is the task's own number."""
     train: Mapping[str, Any] = field(default_factory=dict)
-    """Options of `art.TrainConfig` beside or instead of the task's learning rate."""
+    """Options of `art.TrainConfig` instead of the defaults."""
     budget_seconds: float | None = None
     """Instead of the task's own."""
     deterministic: bool = False
@@ -149,8 +149,7 @@ class Runner:
         groups = await self.gather(chosen, number)
         gathered = time.monotonic()
         self.display.phase(f"step {number}: training", 0)
-        config = art.TrainConfig(**{"learning_rate": self.task.learning_rate, **self.options})
-        result = await self.model.train(groups, config=config)
+        result = await self.model.train(groups, config=art.TrainConfig(**self.options))
         trained = time.monotonic()
         record = StepRecord.of(
             groups, result, gather_seconds=gathered - began, train_seconds=trained - gathered

@@ -44,7 +44,6 @@ class Task:
     groups_per_step: int
     rollouts_per_group: int
     steps: int
-    learning_rate: float
     budget_seconds: float
     """No step starts that would probably end later than this after the first one's start."""
     held_out: int = 128

@@ -92,7 +92,6 @@ TASK = Task(
     groups_per_step=8,
     rollouts_per_group=8,
     steps=14,
-    learning_rate=3e-4,
     budget_seconds=80.0,
     enough=0.985,
 )
