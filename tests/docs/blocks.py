@@ -29,6 +29,7 @@ FILES = (
     "docs/agents-that-act.md",
     "docs/supply-chain.md",
     "docs/load.md",
+    "docs/failures.md",
     "docs/sensitive-data.md",
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -42,7 +42,7 @@ def test_a_full_database_can_be_read_and_is_written_again_when_there_is_room(tmp
 
 
 def test_token_files_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: str, values: dict[str, np.ndarray]) -> None:
+    def refuse(path: str, values: dict[str, np.ndarray], *, sealed: bool) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     async def main() -> None:
