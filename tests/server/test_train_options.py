@@ -32,6 +32,16 @@ def test_a_loss_that_the_trainer_cannot_import_fails_its_job_with_the_reason(tau
     assert taught.api("GET", f"models/{MODEL}")["step"] == before
 
 
+def test_a_key_of_a_project_runs_no_code_of_its_choice(taught: Trained) -> None:
+    for role in ("train", "admin"):
+        made = taught.api("POST", "keys", {"role": role, "project": "p"})
+        bearer = {"Authorization": f"Bearer {made['key']}"}
+        body = {"project": "p", "name": "m", "groups": [], "config": {"loss_fn": "no_such_module:loss"}}
+        refused = taught.raw("POST", "/api/v1/jobs", body, **bearer)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "forbidden")
+        assert "import_losses" in refused.json()["error"]["hint"]
+
+
 @pytest.mark.parametrize(
     ("config", "named"),
     [({"loss_fn": "dro"}, "loss_fn='dro'"), ({"kl_estimator": "k2"}, "kl_estimator='k2'")],

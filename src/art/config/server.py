@@ -67,6 +67,9 @@ class ServerConfig(BaseModel):
     deterministic: bool = False
     """A seeded run can be repeated bit by bit: the engine computes in fixed shapes, and the threads of engine and
     trainer are those that the folder was first used with. Costs speed (docs/deterministic.md)."""
+    import_losses: bool = False
+    """Whether every key that may train may name a loss as `package.module:function`, which imports that module in the
+    trainer. An administrator of all projects always may."""
     content: Content = "full"
     """Whether what agents and models say is kept (docs/sensitive-data.md)."""
     redact: Redact = ()

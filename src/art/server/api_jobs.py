@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 
 from starlette.responses import Response, StreamingResponse
 
-from art.errors import InvalidInput, InvalidReward
+from art.errors import Forbidden, InvalidInput, InvalidReward
 from art.server.batch import Batch
 from art.server.body import whole_number
 from art.server.endpoint import ApiCall, ApiRoute
@@ -26,6 +26,7 @@ async def submit(call: ApiCall) -> wire.JobInfo:
     """Select the recorded calls now, so that what cannot be right is refused at once, then queue."""
     request = call.body(wire.SubmitTrain)
     gateway = call.gateway
+    check_loss(call, request.config.loss_fn)
     entry = gateway.versions.entry(request.project, request.name)
     batch = Batch(gateway.store, request.project, request.name, request.config)
     for number, group in enumerate(request.groups):
@@ -40,6 +41,22 @@ async def submit(call: ApiCall) -> wire.JobInfo:
     for change in batch.rewards:
         gateway.sessions.close(change.rollout_id)
     return info
+
+
+def check_loss(call: ApiCall, name: str) -> None:
+    """Forbidden for a loss by import path where the key may not run code of its choice on this machine."""
+    who = call.principal
+    if (
+        ":" not in name
+        or call.gateway.settings.import_losses
+        or (who.role is Role.ADMIN and who.project is None)
+    ):
+        return
+    raise Forbidden(
+        f"this key may not name a loss by import path (loss_fn={name!r})",
+        cause="it would import a module in the trainer, and is left to administrators of all projects",
+        hint="set import_losses = true under [server], or install the loss as a plug-in (entry point art.losses)",
+    )
 
 
 def check_rewards(number: int, group: wire.GroupIn) -> None:
