@@ -40,7 +40,7 @@ class TestModels:
         assert served.register("tests", name) == first
         assert (first["step"], first["batch"], first["inference_name"]) == (0, 0, f"tests/{name}")
         assert Path(first["model_dir"], "model.json").exists()
-        served.register("other", name)
+        served.register(fresh(), name)
         names = [model["name"] for model in served.api("GET", "models")["models"]]
         assert names.count(name) == 2  # one in each project
         assert served.api("GET", f"models/tests/{name}") == first
