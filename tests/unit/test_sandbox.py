@@ -337,7 +337,7 @@ def test_a_container_gets_every_bound(tmp_path: Path) -> None:
     for wanted in (
         "--rm", "--network none", "--memory 1000", "--memory-swap 1000", "--pids-limit 30", "--ulimit fsize=2000",
         "--read-only", "--cap-drop ALL", "--security-opt no-new-privileges", f"--user {os.getuid()}:{os.getgid()}",
-        f"--volume {tmp_path}:/work", "--workdir /work", "--name one",
+        f"--volume {tmp_path}:/sandbox", "--workdir /sandbox", "--name one",
     ):  # fmt: skip
         assert f" {wanted} " in line, wanted
     assert command[command.index("A=b c") - 1] == "--env"

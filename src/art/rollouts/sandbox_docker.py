@@ -13,6 +13,8 @@ from art.errors import ConfigError
 from art.rollouts.sandbox_run import Bounds, EndedBy, Usage
 
 DOCKER = "docker"
+INSIDE = "/sandbox"
+"""Where a container has the sandbox's folder."""
 KILL_SECONDS = 10.0
 """For docker to kill a container."""
 _REFUSED = 125
@@ -32,7 +34,7 @@ class DockerRunner:
 
     def arguments(self, command: Sequence[str], environment: Mapping[str, str], bounds: Bounds) -> list[str]:
         """The command line."""
-        inside = {"HOME": "/work", "TMPDIR": "/work", "LANG": "C.UTF-8", **environment}
+        inside = {"HOME": INSIDE, "TMPDIR": INSIDE, "LANG": "C.UTF-8", **environment}
         return [
             *(DOCKER, "run", "--rm", "--interactive", "--init", "--name", self.name, "--pull", "missing"),
             *([] if self.network else ["--network", "none"]),
@@ -40,7 +42,7 @@ class DockerRunner:
             *("--pids-limit", str(bounds.tasks), "--ulimit", f"fsize={bounds.file}", "--ulimit", "core=0"),
             *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
             *("--user", f"{os.getuid()}:{os.getgid()}"),
-            *("--volume", f"{self.folder}:/work", "--workdir", "/work"),
+            *("--volume", f"{self.folder}:{INSIDE}", "--workdir", INSIDE),
             *(part for name, value in inside.items() for part in ("--env", f"{name}={value}")),
             *("--entrypoint", command[0], self.image, *command[1:]),
         ]
