@@ -1,0 +1,432 @@
+"""What the dashboard, `art ls`, `show`, `tail` and `compare` read: `/api/v1/views/...`.
+
+A run is a model's history, `project/name`. Times are seconds since 1970, token positions count from 0, and every list
+that can be long is a page: `next` is the cursor of the page behind it, None at the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from art.types.policy import Purpose, RolloutStatus
+
+
+class MetricInfo(BaseModel):
+    """What a figure means; `art.types.metrics` is where it comes from."""
+
+    name: str
+    """`section/name`, or a pattern whose `*` is one part of a name."""
+    title: str
+    unit: str
+    """`tokens`, `s`, `USD`, `nats`, `1` for a ratio, `` for a reward."""
+    meaning: str
+    """One line for a person."""
+    direction: Literal["up", "down", ""] = ""
+    """Which way is better; empty where neither is."""
+    warn_below: float | None = None
+    warn_above: float | None = None
+    warning: str = ""
+    """What is likely wrong past these, and what to do."""
+
+
+class MetricList(BaseModel):
+    metrics: list[MetricInfo]
+
+
+class RunLine(BaseModel):
+    """One run in a list."""
+
+    project: str
+    name: str
+    base_model: str
+    state: Literal["training", "sampling", "idle"]
+    """A job of it runs; a rollout of it runs; neither."""
+    step: int
+    batch: int
+    created_at: float
+    updated_at: float
+    """Of its newest rollout, job or log."""
+    rollouts: int
+    running: int
+    """Rollouts that have not ended."""
+    sampled_tokens: int
+    reward_first: float | None = None
+    reward_last: float | None = None
+    """Mean training reward of the first and the newest logged step."""
+    val_reward_last: float | None = None
+    cost_usd: float | None = None
+    """`costs/cum/all`; None where nothing was counted."""
+    rewards: list[float] = Field(default_factory=list)
+    """Training reward by step, thinned to at most 60 points, for a sparkline."""
+
+
+class RunList(BaseModel):
+    runs: list[RunLine]
+    """Newest `updated_at` first."""
+    next: str | None = None
+
+
+class Figure(BaseModel):
+    """One metric of a run, in short."""
+
+    name: str
+    last: float
+    last_step: int
+    count: int
+    """Of steps that have it."""
+    state: Literal["ok", "warning"] = "ok"
+    """Its newest value against the band of its MetricInfo."""
+
+
+class RunDetail(BaseModel):
+    run: RunLine
+    figures: list[Figure]
+    statuses: dict[str, int]
+    """Rollouts by status."""
+    fates: dict[str, int]
+    """Choices by fate."""
+    notes: list[str]
+    config: dict[str, Any]
+    """Of the model as the server keeps it, and the resolved configuration of its newest `art run` under `run`."""
+    config_origin: dict[str, str] = Field(default_factory=dict)
+    """Of `run`: dotted name to who set it."""
+
+
+class Series(BaseModel):
+    """One metric over a run, thinned by buckets that keep their smallest and largest values."""
+
+    step: list[int]
+    time: list[float]
+    value: list[float]
+    low: list[float] | None = None
+    high: list[float] | None = None
+    """A band: reward -/+ its spread, an evaluation's 95 % interval."""
+
+
+class SeriesSet(BaseModel):
+    series: dict[str, Series]
+    """By metric; one that the run lacks is left out."""
+
+
+class StepLine(BaseModel):
+    """One train call of a run."""
+
+    batch: int
+    step: int
+    """Of the checkpoint it published; of its parent when it published none."""
+    published: bool
+    reason: str = ""
+    """Why it published nothing."""
+    time: float
+    seconds: float | None = None
+    groups: int
+    rollouts: int
+    reward: float | None = None
+    reward_std_dev: float | None = None
+    statuses: dict[str, int]
+    """Its rollouts by status."""
+    warnings: list[str] = Field(default_factory=list)
+    """Names of its figures that are past their band."""
+    metrics: dict[str, float]
+
+
+class StepList(BaseModel):
+    steps: list[StepLine]
+    """Newest first."""
+    next: str | None = None
+
+
+class GroupLine(BaseModel):
+    """Rollouts of one scenario that were compared with one another."""
+
+    group_id: str
+    scenario_id: str | None = None
+    step: int
+    """That served its first rollout."""
+    size: int
+    reward_mean: float | None = None
+    reward_std_dev: float | None = None
+    reward_min: float | None = None
+    reward_max: float | None = None
+    statuses: dict[str, int]
+    created_at: float
+    preview: str = ""
+    """The beginning of what its first rollout was asked."""
+
+
+class GroupList(BaseModel):
+    groups: list[GroupLine]
+    """Newest first."""
+    next: str | None = None
+
+
+class RolloutLine(BaseModel):
+    """One rollout in a list."""
+
+    rollout_id: str
+    project: str
+    model: str
+    step: int
+    group_id: str | None = None
+    scenario_id: str | None = None
+    member: int
+    purpose: Purpose
+    status: RolloutStatus
+    reason: str = ""
+    reward: float | None = None
+    advantage: float | None = None
+    """Of its group, as the newest step that trained it used it."""
+    calls: int
+    prompt_tokens: int
+    """Of its longest prompt."""
+    sampled_tokens: int
+    tool_calls: int
+    tool_errors: int
+    """Tool results that say they are an error."""
+    created_at: float
+    seconds: float | None = None
+    flag: str | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
+    preview: str = ""
+    """The beginning of its last answer."""
+
+
+class RolloutList(BaseModel):
+    rollouts: list[RolloutLine]
+    next: str | None = None
+    total: int
+    """That match, counted up to 10,000."""
+    more: bool = False
+    """There are more than `total`."""
+
+
+class Message(BaseModel):
+    """One message as a person reads it."""
+
+    role: str
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: list[dict[str, Any]] = Field(default_factory=list)
+    """`{id, name, arguments}`; arguments as text."""
+    tool_call_id: str | None = None
+    name: str | None = None
+    error: bool = False
+    """A tool result that says it is an error."""
+    call_id: str | None = None
+    choice: int | None = None
+    """Of a sampled message: where its tokens are."""
+
+
+class Member(BaseModel):
+    """A rollout of a group with its main path."""
+
+    rollout: RolloutLine
+    messages: list[Message]
+
+
+class Divergence(BaseModel):
+    """The first place at which not all rollouts of a group say the same."""
+
+    message: int
+    """Index into `messages`."""
+    character: int
+    """Into that message's reasoning, text and tool calls, in this order, joined by line feeds."""
+
+
+class GroupDetail(BaseModel):
+    group: GroupLine
+    members: list[Member]
+    """By reward, highest first; those without one last."""
+    divergence: Divergence | None = None
+
+
+class CallNode(BaseModel):
+    """A call in the tree of a rollout's branches."""
+
+    call_id: str
+    number: int
+    parent: int | None = None
+    """Number of the call it goes on from."""
+    parent_choice: int = 0
+    branch: int
+    agent: str | None = None
+    dialect: str
+    version: str
+    auxiliary: bool = False
+    auxiliary_reason: str = ""
+    prompt_tokens: int
+    reused_tokens: int
+    started_at: float
+    seconds: float | None = None
+    seconds_to_first_token: float | None = None
+    sampling: dict[str, Any]
+    overrides: list[str]
+    tail: list[Message]
+    """What it added to its parent's conversation; everything for a call without a parent."""
+    tools: list[str] = Field(default_factory=list)
+    """Names of the tools it was offered."""
+    choices: list[CallChoice]
+    withheld: str = ""
+    """Why its text is not shown."""
+
+
+class CallChoice(BaseModel):
+    index: int
+    message: Message
+    finish_reason: str
+    token_count: int
+    fate: str
+    reason: str
+    """Why it was trained, will be, or was not."""
+    reward: float | None = None
+    reward_of: str = ""
+    advantage: float | None = None
+    trained_step: int | None = None
+    trained_tokens: int = 0
+
+
+class Note(BaseModel):
+    """A person's flag and note at a rollout."""
+
+    flag: Literal["good", "bad", "check"] | None = None
+    note: str = Field("", max_length=4000)
+    by: str | None = None
+    """Id of the key that set it."""
+    time: float | None = None
+
+
+class TrajectoryDetail(BaseModel):
+    rollout: RolloutLine
+    next: str = ""
+    """What has to happen before it is trained; empty when nothing will."""
+    calls: list[CallNode]
+    note: Note = Field(default_factory=Note)
+    explanation: str = ""
+    """Of a judge, as it was logged with the trajectory."""
+    logs: list[str] = Field(default_factory=list)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    agent_rewards: dict[str, float] = Field(default_factory=dict)
+    upstream_calls: int = 0
+    limits: dict[str, Any] = Field(default_factory=dict)
+
+
+class TokenPage(BaseModel):
+    """Tokens of one choice, one entry a token in every list. Compact, since there may be 30,000."""
+
+    call_id: str
+    choice: int
+    start: int
+    """Of the first entry, in the completion; negative for prompt tokens (-1 stands just before it)."""
+    total: int
+    """Completion tokens."""
+    ids: list[int]
+    text: list[str]
+    """What each token adds to the text; the bytes of a split character stand with its last token."""
+    logprob: list[float | None]
+    """As sampled; None for prompt tokens."""
+    trained_logprob: list[float | None] | None = None
+    """The trainer's, before its first update; None where it was not trained."""
+    mask: list[bool]
+    """Trained, or (while pending) trainable."""
+    version: list[int | None]
+    """The step that sampled it."""
+    advantage: float | None = None
+    """One for the whole choice."""
+
+
+class ScenarioLine(BaseModel):
+    scenario_id: str
+    rollouts: int
+    first_step: int
+    last_step: int
+    reward_first: float | None = None
+    reward_last: float | None = None
+    """Mean over the rollouts of its first and of its newest step."""
+    preview: str = ""
+
+
+class ScenarioList(BaseModel):
+    scenarios: list[ScenarioLine]
+    next: str | None = None
+
+
+class ScenarioStep(BaseModel):
+    step: int
+    purpose: Purpose
+    reward_mean: float | None = None
+    rollouts: list[RolloutLine]
+
+
+class ScenarioDetail(BaseModel):
+    scenario_id: str
+    steps: list[ScenarioStep]
+    """Oldest first."""
+
+
+class Points(BaseModel):
+    """At most 2,000 rollouts as columns, for a scatter plot."""
+
+    rollout_id: list[str]
+    step: list[int]
+    reward: list[float]
+    sampled_tokens: list[int]
+    tool_errors: list[int]
+
+
+class Extremes(BaseModel):
+    best: list[RolloutLine]
+    worst: list[RolloutLine]
+    points: Points
+    correlation_tokens: float | None = None
+    """Pearson's r of reward and sampled tokens over the points; None where one of them does not vary."""
+    correlation_tool_errors: float | None = None
+
+
+class SavedView(BaseModel):
+    name: str = Field(min_length=1, max_length=100)
+    location: str = Field(max_length=4000)
+    """The part of the address behind `#`."""
+
+
+class SavedViews(BaseModel):
+    views: list[SavedView]
+
+
+class QueueInfo(BaseModel):
+    name: str
+    """`calls`, `jobs`, `store`, or a worker's."""
+    waiting: int
+    running: int
+    limit: int | None = None
+
+
+class ServerView(BaseModel):
+    """The server, now."""
+
+    version: str
+    started_at: float
+    read_only: bool
+    """`art ui`: no engine and no trainer, so nothing can be sampled or changed."""
+    queues: list[QueueInfo]
+    workers: list[dict[str, Any]]
+    """As in Health."""
+    sampled_tokens_per_second: float | None = None
+    """Over the last minute; so are the others."""
+    calls_per_minute: float | None = None
+    refused_per_minute: float | None = None
+    memory_bytes: int
+    store_bytes: int
+    open_connections: int | None = None
+
+
+class RunConfig(BaseModel):
+    """The resolved configuration of one `art run`."""
+
+    config: dict[str, Any]
+    origin: dict[str, str] = Field(default_factory=dict)
+    """Dotted name to `default`, `run.toml`, `environment` or `flag`."""
+
+
+CallNode.model_rebuild()
