@@ -138,6 +138,14 @@ class StepList(BaseModel):
     next: str | None = None
 
 
+class GroupMember(BaseModel):
+    """A rollout of a group, in short."""
+
+    rollout_id: str
+    reward: float | None = None
+    status: RolloutStatus
+
+
 class GroupLine(BaseModel):
     """Rollouts of one scenario that were compared with one another."""
 
@@ -152,6 +160,8 @@ class GroupLine(BaseModel):
     reward_max: float | None = None
     statuses: dict[str, int]
     created_at: float
+    members: list[GroupMember] = Field(default_factory=list)
+    """By reward, highest first, those without one last; at most 64."""
     preview: str = ""
     """The beginning of what its first rollout was asked."""
 
