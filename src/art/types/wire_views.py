@@ -153,6 +153,8 @@ class GroupLine(BaseModel):
     scenario_id: str | None = None
     step: int
     """That served its first rollout."""
+    batch: int | None = None
+    """The newest train call that took it, whatever it published; `groups?batch=` lists one call's."""
     size: int
     reward_mean: float | None = None
     reward_std_dev: float | None = None
@@ -188,6 +190,8 @@ class RolloutLine(BaseModel):
     reward: float | None = None
     advantage: float | None = None
     """Of its group, as the newest step that trained it used it."""
+    batch: int | None = None
+    """The newest train call that took it."""
     calls: int
     prompt_tokens: int
     """Of its longest prompt."""
@@ -201,6 +205,8 @@ class RolloutLine(BaseModel):
     metrics: dict[str, float] = Field(default_factory=dict)
     preview: str = ""
     """The beginning of its last answer."""
+    hit: str = ""
+    """Where a search found it: some words around the place; what matched stands between the characters U+0002 and U+0003."""
 
 
 class RolloutList(BaseModel):
