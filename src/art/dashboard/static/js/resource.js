@@ -179,3 +179,30 @@ export function usePages(where, query, { field, rowKey, live, pages = 1, onPages
     reload: load,
   };
 }
+
+/**
+ * Several answers at once, for a list of questions `[[where, query], ...]` that may change: `{answers, loading, reload}` with
+ * `{data, error}` for each question. One that fails leaves the others alone.
+ */
+export function useMany(questions, { live } = {}) {
+  const asked = JSON.stringify(questions);
+  const [state, setState] = useState({ asked: null, answers: [] });
+  const request = useRef(null);
+  const load = useCallback(async () => {
+    request.current?.abort();
+    const mine = (request.current = new AbortController());
+    const settled = await Promise.allSettled(
+      JSON.parse(asked).map(([where, query]) => api.get(where, query, { signal: mine.signal })),
+    );
+    if (mine.signal.aborted) return;
+    const answers = settled.map((one) => ({ data: one.value ?? null, error: one.reason ?? null }));
+    setState({ asked, answers });
+  }, [asked]);
+  useEffect(() => {
+    load();
+    return () => request.current?.abort();
+  }, [load]);
+  useLive(live, load);
+  const current = state.asked === asked;
+  return { answers: current ? state.answers : questions.map(() => ({ data: null, error: null })), loading: !current, reload: load };
+}

@@ -1,0 +1,67 @@
+// Which charts an overview has, and of which figures: what a person looks at first, in the order of the questions.
+
+const EVALUATION = /^(?!train\/|discarded\/)[^/]+\/reward$/;
+
+/**
+ * `{key, title?, wanted: [name or pattern, ...], together}`. Without `together` the first figure that the run has is shown (names of older
+ * programs stand last); with it all of them are, in one chart.
+ */
+export const CHARTS = [
+  { key: "reward", wanted: ["train/reward"] },
+  { key: "evaluation", wanted: [EVALUATION], together: true },
+  { key: "loss", wanted: ["loss/train"] },
+  { key: "kl", wanted: ["loss/kl_policy_ref", "loss/kl_div"] },
+  { key: "entropy", wanted: ["loss/entropy"] },
+  { key: "clip", wanted: ["loss/clip_fraction"] },
+  { key: "parity", title: "Parity gap", wanted: ["parity/mean", "parity/p99"], together: true },
+  { key: "staleness", wanted: ["offpolicy/mean_steps", "train/steps_off_policy"] },
+  { key: "speed", title: "Tokens per second", wanted: ["throughput/step_actor_tok_per_s", "throughput/step_trainer_tok_per_s"], together: true },
+  { key: "idle", title: "Idle share of engine and trainer", wanted: ["throughput/step_actor_idle_share", "throughput/step_trainer_idle_share"], together: true },
+  { key: "cost", wanted: ["costs/cum/all"] },
+];
+
+/** What each figure is called where several stand in one chart. */
+const SHORT = {
+  "throughput/step_actor_tok_per_s": "sampling",
+  "throughput/step_trainer_tok_per_s": "trainer",
+  "throughput/step_actor_idle_share": "engine",
+  "throughput/step_trainer_idle_share": "trainer",
+  "parity/mean": "mean",
+  "parity/p99": "99 %",
+};
+
+export function shortName(metric) {
+  return SHORT[metric] ?? (EVALUATION.test(metric) ? metric.split("/")[0] : metric);
+}
+
+/** The charts that a run with these figures can have: `[{key, title, metrics}]`, then one for each of `more`. */
+export function chartsOf(names, more = []) {
+  const found = [];
+  for (const { key, title, wanted, together } of CHARTS) {
+    const metrics = wanted.flatMap((want) => (want instanceof RegExp ? names.filter((name) => want.test(name)) : names.includes(want) ? [want] : []));
+    if (metrics.length > 0) found.push({ key, title: metrics.length > 1 ? title : undefined, metrics: together ? metrics : [metrics[0]] });
+  }
+  const shown = new Set(found.flatMap((chart) => chart.metrics));
+  for (const name of more) if (names.includes(name) && !shown.has(name)) found.push({ key: name, metrics: [name], added: true });
+  return found;
+}
+
+/** One MetricInfo for a chart of several: the first one's unit and band, all their meanings. */
+export function joined(infos, title) {
+  const [first] = infos;
+  if (infos.length === 1) return first;
+  const meanings = [...new Set(infos.map((info) => info.meaning))];
+  return { ...first, title: title ?? first.title, meaning: meanings.join(" ") };
+}
+
+/** Choices of "add a chart": sections with the names that are not shown yet. */
+export function others(names, charts) {
+  const shown = new Set(charts.flatMap((chart) => chart.metrics));
+  const sections = new Map();
+  for (const name of [...names].sort()) {
+    if (shown.has(name)) continue;
+    const section = name.split("/")[0];
+    sections.set(section, [...(sections.get(section) ?? []), name]);
+  }
+  return [...sections];
+}
