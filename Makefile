@@ -20,7 +20,7 @@ TORCH_ARGS ?=
 # (docs/supply-chain.md).
 HASHES ?=
 
-.PHONY: help setup demo test test-faults test-extended test-clients test-trl hostile fuzz fuzz-parsers test-templates lint format audit sbom lock bench-engine bench-gateway bench-demo bench-train study bench-deterministic test-kills test-swaps test-load mutations clean
+.PHONY: help setup demo test test-faults test-browser test-extended test-clients test-trl hostile fuzz fuzz-parsers test-templates lint format audit sbom lock bench-engine bench-gateway bench-demo bench-train study bench-deterministic test-kills test-swaps test-load mutations clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each
@@ -46,10 +46,17 @@ demo: $(STAMP) ## Train SmolLM2-135M on a tool agent and show before and after (
 
 # Three files at a time on two cores: many tests wait for a process. Files that kill things run by themselves, below.
 test: $(STAMP) ## Run the tests (ARGS="-k name" for some of them)
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --ignore tests/faults $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --ignore tests/faults --ignore tests/browser $(ARGS)
 
 test-faults: $(STAMP) ## Kill, freeze and starve the real processes, and see what is lost
 	ART_FAULTS_JSON=$(CURDIR)/benchmarks/results/faults.json $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/faults $(ARGS)
+
+# A browser is no Python package: as root on Debian it is installed, elsewhere its tests are counted as absent without it.
+test-browser: $(STAMP) ## The dashboard in a real Chromium, by mouse and keyboard; pictures in build/screenshots
+	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null; } || exit 0; \
+		command -v chromium > /dev/null || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends chromium fonts-dejavu-core > /dev/null; }
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/browser $(ARGS)
 
 # Other people's libraries have other people's requirements: they never meet ours.
 CLIENTS := .venv-clients

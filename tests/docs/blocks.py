@@ -30,6 +30,7 @@ FILES = (
     "docs/supply-chain.md",
     "docs/load.md",
     "docs/failures.md",
+    "docs/dashboard.md",
     "docs/sensitive-data.md",
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -15,13 +15,21 @@ export class ApiError extends Error {
   }
 }
 
-/** Takes the key out of `#key=...`, if it stands there, so that no copied link holds it. */
+/** Takes the key out of `#key=KEY&/where`, if it stands there, so that no copied link holds it. */
 export function takeKey() {
   const found = /^#key=([^&]+)(?:&(.*))?$/.exec(location.hash);
   if (!found) return;
-  setKey(decodeURIComponent(found[1]));
-  const rest = found[2] ? decodeURIComponent(found[2]) : "/";
-  history.replaceState(null, "", `#${rest.startsWith("/") ? rest : "/"}`);
+  setKey(unquoted(found[1]));
+  history.replaceState(null, "", `#${found[2]?.startsWith("/") ? found[2] : "/"}`);
+  window.dispatchEvent(new CustomEvent("art-key"));
+}
+
+function unquoted(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // typed by hand, with a % of its own
+  }
 }
 
 let key = null;

@@ -52,8 +52,16 @@ export function App() {
       setRefusal(event.detail);
       setKeyed(false);
     };
+    const given = () => {
+      setRefusal(null);
+      setKeyed(true);
+    };
     window.addEventListener("art-no-key", refused);
-    return () => window.removeEventListener("art-no-key", refused);
+    window.addEventListener("art-key", given);
+    return () => {
+      window.removeEventListener("art-no-key", refused);
+      window.removeEventListener("art-key", given);
+    };
   }, []);
   useEffect(() => {
     if (!keyed) return undefined;
@@ -130,16 +138,16 @@ function LiveMark() {
   return html`<span class=${cls("live", `live-${state}`)} title=${title} role="status" data-testid="live">${word}</span>`;
 }
 
-/** The view of the route; the one before it stays until the next one's code is there. */
+/** The view of the route. The frame of a run stays while one moves between its views. */
 function Shown({ route }) {
-  const [loaded, setLoaded] = useState({ view: null, component: null, error: null });
+  const [loaded, setLoaded] = useState({ view: null, component: null });
   useEffect(() => {
     let current = true;
     const load = VIEWS[route.view];
     if (!load) return undefined;
     load().then(
-      (module) => current && setLoaded({ view: route.view, component: module.View, error: null }),
-      (error) => current && setLoaded({ view: route.view, component: null, error }),
+      (module) => current && setLoaded({ view: route.view, component: module.View }),
+      (error) => current && setLoaded({ view: route.view, component: notLoaded(error) }),
     );
     return () => {
       current = false;
@@ -147,11 +155,14 @@ function Shown({ route }) {
   }, [route.view]);
   useFocusOnArrival(route);
   if (!VIEWS[route.view]) return html`<${Lost} />`;
-  const ready = loaded.view === route.view;
-  if (ready && loaded.error) return html`<${ErrorBox} error=${{ message: "this view could not be loaded", cause: loaded.error.message, hint: "reload the page; the server may have been upgraded" }} />`;
-  if (!ready) return html`<${Loading} />`;
-  if (!route.params.project) return html`<${Guarded} key=${route.view} view=${loaded.component} route=${route} />`;
-  return html`<${RunFrame} key=${`${route.params.project}/${route.params.name}`} route=${route} view=${loaded.component} />`;
+  const view = loaded.view === route.view ? loaded.component : Loading;
+  if (!route.params.project) return html`<${Guarded} key=${route.view} view=${view} route=${route} />`;
+  return html`<${RunFrame} key=${`${route.params.project}/${route.params.name}`} route=${route} view=${view} />`;
+}
+
+function notLoaded(error) {
+  const told = { message: "this view could not be loaded", cause: error.message, hint: "reload the page; the server may have been upgraded" };
+  return () => html`<${ErrorBox} error=${told} />`;
 }
 
 /** A screen reader goes on where the new view begins, and every view begins at its top. */

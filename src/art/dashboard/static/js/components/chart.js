@@ -58,7 +58,7 @@ export function Chart({ info, lines, axis = "step", smoothing = 0, sync, warning
   };
   const unit = unitLabel(info.unit);
   return html`<figure class=${cls("chart", warning && "has-warning")} data-testid="chart" data-metric=${info.name}>
-    <div class="chart-head"><h3>${info.title}${unit && html` <span class="chart-unit">${unit}</span>`}</h3>
+    <div class="chart-head"><h2 class="chart-title">${info.title}${unit && html` <span class="chart-unit">${unit}</span>`}</h2>
       <span class="inline"><span class="chart-now">${now}</span>${actions}</span></div>
     <p class="chart-meaning">${info.meaning}</p>
     ${warning && html`<p class="chart-warning"><b>Warning.</b> ${info.warning || "past its band"}</p>`}
@@ -101,7 +101,7 @@ function DataTable({ lines, info }) {
     line.series.step.map((step, index) => ({ line, step, time: line.series.time[index], value: line.series.value[index], low: line.series.low?.[index], high: line.series.high?.[index] })),
   );
   const shown = rows.slice(-TABLE_ROWS).reverse();
-  return html`<div class="chart-data" tabindex="0" role="region" aria-label=${`${info.title}, as a table`}>
+  return html`<div class="chart-data" tabindex="0" role="group" aria-label=${`${info.title}, as a table`}>
     <table class="plain"><thead><tr>${lines.length > 1 && html`<th scope="col">Run</th>`}<th scope="col" class="num">Step</th><th scope="col" class="num">Value</th><th scope="col" class="num">From</th><th scope="col" class="num">To</th><th scope="col">Time</th></tr></thead>
     <tbody>${shown.map((row, index) => html`<tr key=${index}>${lines.length > 1 && html`<td>${row.line.label}</td>`}<td class="num">${row.step}</td><td class="num">${figure(row.value, info.unit)}</td><td class="num">${figure(row.low, info.unit)}</td><td class="num">${figure(row.high, info.unit)}</td><td class="nowrap">${clock(row.time)}</td></tr>`)}</tbody></table>
   </div>`;

@@ -8,7 +8,7 @@ import { cls, html } from "../lib.js";
  * `sort`, `order`, `onSort(name, order)`: which column the list is sorted by, and what a click on a head does.
  */
 export function Table({ columns, rows, rowKey, link, label, testid, sort, order, onSort, marked, loading }) {
-  return html`<div class="table-box" tabindex="0" role="region" aria-label=${label}>
+  return html`<div class="table-box" tabindex="0" role="group" aria-label=${label}>
     <table class=${cls("table", loading && "is-loading")} role="table" data-testid=${testid} aria-label=${label} aria-busy=${Boolean(loading)}>
       <thead role="rowgroup"><tr role="row">${columns.map((column) => html`<${Head} key=${column.key} ...${{ column, sort, order, onSort }} />`)}</tr></thead>
       <tbody role="rowgroup">

@@ -54,7 +54,7 @@ function Tree({ newest, route, latest, refusal, ask }) {
   const most = useMemo(() => width(rows), [rows]);
   return html`<section aria-label="Checkpoints">
     ${refusal && html`<p class="muted" id="no-right">${refusal}</p>`}
-    <div class="table-box" tabindex="0" role="region" aria-label="Checkpoints"><table class="table checkpoints" data-testid="checkpoints-table">
+    <div class="table-box" tabindex="0" role="group" aria-label="Checkpoints"><table class="table checkpoints" data-testid="checkpoints-table">
     <thead><tr><th scope="col">Step</th><th scope="col">Trained from</th><th scope="col" class="num">Reward</th><th scope="col" class="num">Evaluation</th><th scope="col" class="num">Published</th><th scope="col">State</th><th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
     <tbody>${newest.map((one, index) => html`<${Line} key=${one.step} ...${{ one, row: rows[index], lanes: most, route, latest, refusal, ask }} />`)}</tbody>
   </table></div></section>`;

@@ -56,7 +56,7 @@ function Comparison({ runs, query, choose }) {
 
 /** The runs, one a row: this is the legend of the charts too. */
 function Lines({ runs, answers, choose }) {
-  return html`<div class="table-box" tabindex="0" role="region" aria-label="Chosen runs"><table class="table" data-testid="compare-table">
+  return html`<div class="table-box" tabindex="0" role="group" aria-label="Chosen runs"><table class="table" data-testid="compare-table">
     <thead><tr><th scope="col">Run</th><th scope="col">Base model</th><th scope="col" class="num">Step</th><th scope="col" class="num">Reward, first</th><th scope="col" class="num">Newest</th>
       <th scope="col" class="num">Evaluation</th><th scope="col" class="num">Sampled tokens</th><th scope="col" class="num">Cost</th><th scope="col"><span class="visually-hidden">Remove</span></th></tr></thead>
     <tbody>${runs.map((run, index) => html`<${Line} key=${run} ...${{ run, index, answer: answers[index] }} remove=${() => choose(runs.filter((one) => one !== run))} />`)}</tbody>
@@ -112,7 +112,7 @@ function Settings({ found }) {
   const rows = differences(found.map(({ detail }) => detail.config));
   if (rows.length === 0) return html`<section><h2>Settings</h2><p class="muted">All settings that the server keeps are the same.</p></section>`;
   return html`<section aria-label="Settings that differ"><div class="section-head"><h2>Settings that differ</h2><span class="muted">of ${figure(found.length)} runs</span></div>
-    <div class="table-box" tabindex="0" role="region" aria-label="Settings that differ"><table class="table">
+    <div class="table-box" tabindex="0" role="group" aria-label="Settings that differ"><table class="table">
       <thead><tr><th scope="col">Setting</th>${found.map(({ run, colour }) => html`<th key=${run} scope="col"><span class="inline"><span class=${`swatch k${colour}`}></span>${run}</span></th>`)}</tr></thead>
       <tbody>${rows.map(([name, values]) => html`<tr key=${name}><td class="mono">${name}</td>${values.map((value, index) => html`<td key=${index} class="mono" data-label=${found[index].run}>${written(value)}</td>`)}</tr>`)}</tbody>
     </table></div></section>`;

@@ -21,7 +21,7 @@ export function View({ route, run, runError }) {
 
 function Part({ title, rows, origin }) {
   return html`<section aria-label=${title}><div class="section-head"><h2>${title}</h2></div>
-    ${rows.length === 0 ? html`<${Empty} title="No setting" />` : html`<div class="table-box" tabindex="0" role="region" aria-label=${title}><table class="table">
+    ${rows.length === 0 ? html`<${Empty} title="No setting" />` : html`<div class="table-box" tabindex="0" role="group" aria-label=${title}><table class="table">
       <thead><tr><th scope="col">Setting</th><th scope="col">Value</th>${origin && html`<th scope="col">Set by</th>`}</tr></thead>
       <tbody>${rows.map(([name, value]) => html`<tr key=${name}><td class="mono">${name}</td><td class="mono" data-label="Value">${written(value)}</td>
         ${origin && html`<td data-label="Set by" class=${origin[name] && origin[name] !== "default" ? "" : "muted"}>${origin[name] ?? ""}</td>`}</tr>`)}</tbody>

@@ -103,9 +103,9 @@ function Fates({ detail, route }) {
   const choices = Object.keys(detail.fates).length > 0;
   if (!rollouts && !choices) return null;
   return html`<section aria-label="Fates" class="fates">
-    ${rollouts && html`<div class="panel"><h3><a href=${href("rollouts", route.params)}>Rollouts by status</a></h3>
+    ${rollouts && html`<div class="panel"><h2 class="chart-title"><a href=${href("rollouts", route.params)}>Rollouts by status</a></h2>
       <p class="chart-meaning">How each run of the agent ended.</p><${StatusBar} counts=${detail.statuses} legend noun="rollouts" /></div>`}
-    ${choices && html`<div class="panel"><h3>Answers by fate</h3>
+    ${choices && html`<div class="panel"><h2 class="chart-title">Answers by fate</h2>
       <p class="chart-meaning">What became of each sampled answer: trained, or not and why.</p><${StatusBar} counts=${detail.fates} legend noun="answers" /></div>`}
   </section>`;
 }

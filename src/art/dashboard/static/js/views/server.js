@@ -46,7 +46,7 @@ function Now() {
 
 function Queues({ queues }) {
   if (queues.length === 0) return html`<${Empty} title="No queue" />`;
-  return html`<div class="table-box" tabindex="0" role="region" aria-label="Queues"><table class="table" data-testid="queues-table">
+  return html`<div class="table-box" tabindex="0" role="group" aria-label="Queues"><table class="table" data-testid="queues-table">
     <thead><tr><th scope="col">Queue</th><th scope="col" class="num">Running</th><th scope="col" class="num">Waiting</th><th scope="col" class="num">Bound</th><th scope="col">Full</th></tr></thead>
     <tbody>${queues.map((queue) => html`<tr key=${queue.name}><td>${queue.name}</td><td class="num" data-label="Running">${count(queue.running)}</td><td class="num" data-label="Waiting">${count(queue.waiting)}</td>
       <td class="num" data-label="Bound">${queue.limit === null ? "none" : count(queue.limit)}</td><td data-label="Full">${queue.limit ? html`<meter min="0" max=${queue.limit} high=${queue.limit * 0.8} value=${queue.waiting} aria-label=${`${queue.name}: ${queue.waiting} of ${queue.limit} waiting`}></meter>` : ""}</td></tr>`)}</tbody>
@@ -55,7 +55,7 @@ function Queues({ queues }) {
 
 function Workers({ workers }) {
   if (workers.length === 0) return html`<${Empty} title="No worker"><p>An engine is started with the first model, a trainer with the first train call.</p><//>`;
-  return html`<div class="table-box" tabindex="0" role="region" aria-label="Workers"><table class="table" data-testid="workers-table">
+  return html`<div class="table-box" tabindex="0" role="group" aria-label="Workers"><table class="table" data-testid="workers-table">
     <thead><tr><th scope="col">Worker</th><th scope="col">State</th><th scope="col" class="num">Process</th><th scope="col" class="num">Restarts</th><th scope="col" class="num">Heartbeat</th><th scope="col">Figures</th></tr></thead>
     <tbody>${workers.map((worker) => html`<tr key=${worker.name}><td>${worker.name}</td>
       <td data-label="State">${worker.alive ? html`<${Badge} kind="ok">alive<//>` : worker.last_heartbeat_age === null ? html`<${Badge}>not started<//>` : html`<${Badge} kind="bad">gone<//>`}</td>
@@ -71,7 +71,7 @@ function Keys() {
   const [asked, setAsked] = useState(null);
   const refusal = rights.refusal("admin");
   if (keys.error?.status === 403) return html`<${Empty} title="Keys are an administrator's">${keys.error.message}<//>`;
-  return html`<${Resource} of=${keys} what="keys">${(data) => html`<div class="table-box" tabindex="0" role="region" aria-label="Keys"><table class="table" data-testid="keys-table">
+  return html`<${Resource} of=${keys} what="keys">${(data) => html`<div class="table-box" tabindex="0" role="group" aria-label="Keys"><table class="table" data-testid="keys-table">
     <thead><tr><th scope="col">Key</th><th scope="col">Label</th><th scope="col">Role</th><th scope="col">Project</th><th scope="col" class="num">Made</th><th scope="col" class="num">Ends</th><th scope="col">Quotas</th><th scope="col" class="num">Tokens today</th><th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
     <tbody>${data.keys.map((key) => html`<tr key=${key.key_id} class=${over(key) ? "is-over" : ""}><td class="mono">${key.key_id}</td><td data-label="Label">${key.label || "–"}</td><td data-label="Role"><${Badge} kind=${key.role === "admin" ? "warn" : ""}>${key.role}<//></td>
       <td data-label="Project">${key.project ?? "all"}</td><td class="num" data-label="Made"><time title=${clock(key.created_at)}>${ago(key.created_at)}</time></td><td class="num" data-label="Ends">${ending(key)}</td>
@@ -103,7 +103,7 @@ function Audit({ before }) {
   if (!log.data) return html`<${Loading} what="the audit log" />`;
   const { entries } = log.data;
   if (entries.length === 0) return html`<${Empty} title=${before ? "Nothing older" : "Nothing was changed yet"} />`;
-  return html`<div class="table-box" tabindex="0" role="region" aria-label="Audit log"><table class="table" data-testid="audit-table">
+  return html`<div class="table-box" tabindex="0" role="group" aria-label="Audit log"><table class="table" data-testid="audit-table">
     <thead><tr><th scope="col">When</th><th scope="col">Key</th><th scope="col">What</th><th scope="col">Of</th><th scope="col">From</th></tr></thead>
     <tbody>${entries.map((entry) => html`<tr key=${entry.id}><td><time class="nowrap" title=${ago(entry.time)}>${clock(entry.time)}</time></td><td class="mono" data-label="Key">${entry.key_id ?? "the server"}</td>
       <td class="mono" data-label="What">${entry.action}</td><td data-label="Of">${entry.target}</td><td class="mono" data-label="From">${entry.detail?.from ?? "–"}</td></tr>`)}</tbody></table></div>
