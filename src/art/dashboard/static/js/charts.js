@@ -3,19 +3,20 @@
 const EVALUATION = /^(?!train\/|discarded\/)[^/]+\/reward$/;
 
 /**
- * `{key, title?, wanted: [name or pattern, ...], together}`. Without `together` the first figure that the run has is shown (names of older
+ * `{key, title?, wanted: [name or pattern, ...], together, band: what the shading is}`. Without `together` the first figure that the run has is shown (names of older
  * programs stand last); with it all of them are, in one chart.
  */
 export const CHARTS = [
-  { key: "reward", wanted: ["train/reward"] },
-  { key: "evaluation", wanted: [EVALUATION], together: true },
+  { key: "reward", wanted: ["train/reward"], band: "Shaded: the spread of rewards above and below." },
+  { key: "evaluation", wanted: [EVALUATION], together: true, band: "Shaded: the 95 % interval." },
   { key: "loss", wanted: ["loss/train"] },
   { key: "kl", wanted: ["loss/kl_policy_ref", "loss/kl_div"] },
   { key: "entropy", wanted: ["loss/entropy"] },
   { key: "clip", wanted: ["loss/clip_fraction"] },
-  { key: "parity", title: "Parity gap", wanted: ["parity/mean", "parity/p99"], together: true },
+  { key: "parity", wanted: ["parity/mean"] },
+  { key: "parity99", wanted: ["parity/p99"] },
   { key: "staleness", wanted: ["offpolicy/mean_steps", "train/steps_off_policy"] },
-  { key: "speed", title: "Tokens per second", wanted: ["throughput/step_actor_tok_per_s", "throughput/step_trainer_tok_per_s"], together: true },
+  { key: "speed", title: "Speed", wanted: ["throughput/step_actor_tok_per_s", "throughput/step_trainer_tok_per_s"], together: true },
   { key: "idle", title: "Idle share of engine and trainer", wanted: ["throughput/step_actor_idle_share", "throughput/step_trainer_idle_share"], together: true },
   { key: "cost", wanted: ["costs/cum/all"] },
 ];
@@ -26,8 +27,6 @@ const SHORT = {
   "throughput/step_trainer_tok_per_s": "trainer",
   "throughput/step_actor_idle_share": "engine",
   "throughput/step_trainer_idle_share": "trainer",
-  "parity/mean": "mean",
-  "parity/p99": "99 %",
 };
 
 export function shortName(metric) {
@@ -37,21 +36,22 @@ export function shortName(metric) {
 /** The charts that a run with these figures can have: `[{key, title, metrics}]`, then one for each of `more`. */
 export function chartsOf(names, more = []) {
   const found = [];
-  for (const { key, title, wanted, together } of CHARTS) {
+  for (const { key, title, wanted, together, band } of CHARTS) {
     const metrics = wanted.flatMap((want) => (want instanceof RegExp ? names.filter((name) => want.test(name)) : names.includes(want) ? [want] : []));
-    if (metrics.length > 0) found.push({ key, title: metrics.length > 1 ? title : undefined, metrics: together ? metrics : [metrics[0]] });
+    if (metrics.length > 0) found.push({ key, title: metrics.length > 1 ? title : undefined, band, metrics: together ? metrics : [metrics[0]] });
   }
   const shown = new Set(found.flatMap((chart) => chart.metrics));
   for (const name of more) if (names.includes(name) && !shown.has(name)) found.push({ key: name, metrics: [name], added: true });
   return found;
 }
 
-/** One MetricInfo for a chart of several: the first one's unit and band, all their meanings. */
+/** One MetricInfo for a chart of several: the first one's unit, all their meanings, and a band only where it is everybody's. */
 export function joined(infos, title) {
   const [first] = infos;
   if (infos.length === 1) return first;
   const meanings = [...new Set(infos.map((info) => info.meaning))];
-  return { ...first, title: title ?? first.title, meaning: meanings.join(" ") };
+  const shared = (key) => (infos.every((info) => info[key] === first[key]) ? first[key] : null);
+  return { ...first, title: title ?? first.title, meaning: meanings.join(" "), warn_above: shared("warn_above"), warn_below: shared("warn_below") };
 }
 
 /** Choices of "add a chart": sections with the names that are not shown yet. */

@@ -17,6 +17,7 @@ export function number(value) {
       if (size >= bound) return `${sign}${trim((size / bound).toPrecision(3))}${THIN}${letter}`;
     }
   }
+  if (size >= 1000) return `${sign}${count(size)}`;
   if (Number.isInteger(value)) return `${sign}${size}`;
   if (size >= 0.001) return `${sign}${trim(size >= 100 ? size.toFixed(1) : size.toPrecision(3))}`;
   const [digits, power] = size.toExponential(1).split("e");

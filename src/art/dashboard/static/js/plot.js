@@ -100,7 +100,7 @@ export function draw(element, { data, lines, axis, unit, warnAbove, warnBelow, s
     width: element.clientWidth || 320,
     height: HEIGHT,
     legend: { show: false },
-    padding: [6, 6, 0, 0],
+    padding: [6, 10, 0, 0],
     scales: { x: { time: false, range: (_plot, low, high) => (low === high ? [low - 0.5, high + 0.5] : [low, high]) }, y: { range: () => range(bounds, [warnAbove, warnBelow]) } },
     series,
     bands,

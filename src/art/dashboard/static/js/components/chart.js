@@ -48,7 +48,7 @@ export function Chart({ info, lines, axis = "step", smoothing = 0, sync, warning
       data, lines: drawn, axis, unit: info.unit, warnAbove: info.warn_above, warnBelow: info.warn_below, sync, onRead: setAt, zero,
     });
     return () => drawing.current.destroy();
-  }, [data, theme, info]);
+  }, [data, theme, info.unit, info.warn_above, info.warn_below]);
 
   const pressed = (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 }[event.key];

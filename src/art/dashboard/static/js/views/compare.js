@@ -15,6 +15,7 @@ import { firstTime } from "../series.js";
 import { MAX_COMPARED } from "./runs.js";
 
 const MAX_POINTS = 500;
+const MAX_BANDS = 3; // runs; more of them only hide one another
 
 /** Runs of the address, `project/name` each; what is no such name is left out. */
 function chosenOf(query) {
@@ -99,7 +100,7 @@ function RunsChart({ metric, found, metrics, answers, axis, smoothing, remove })
     () => found.flatMap(({ run, colour }, index) => {
       const series = answers[index]?.data?.series[metric];
       // Time is counted from each run's own beginning, so that runs of different days lie over one another.
-      return series ? [{ label: run, colour: `c${colour}`, series, start: firstTime(Object.values(answers[index].data.series)) }] : [];
+      return series ? [{ label: run, colour: `c${colour}`, series: found.length > MAX_BANDS ? { ...series, low: null, high: null } : series, start: firstTime(Object.values(answers[index].data.series)) }] : [];
     }),
     [found, answers, metric],
   );

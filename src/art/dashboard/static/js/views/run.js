@@ -85,7 +85,8 @@ function RunChart({ chart, metrics, set, axis, smoothing, start, detail, remove 
   if (shown.length === 0) return null;
   const figures = shown.map((metric) => detail.figures.find((one) => one.name === metric)).filter(Boolean);
   const warning = figures.find((one) => one.state === "warning");
-  const told = warning ? { ...info, warning: infoOf(metrics, warning.name).warning } : info;
+  const banded = chart.band && lines.some((line) => line.series.low);
+  const told = { ...info, meaning: banded ? `${info.meaning} ${chart.band}` : info.meaning, warning: warning ? infoOf(metrics, warning.name).warning : "" };
   const now = figures.map((one, index) => html`<span key=${one.name} class="inline">${figures.length > 1 && html`<span class=${`swatch k${index + 1}`}></span><span class="muted small">${shortName(one.name)}</span>`}${figure(one.last, info.unit)}</span>`);
   const actions = remove && html`<button type="button" class="button quiet" aria-label=${`Remove the chart ${info.title}`} onClick=${remove}>✕</button>`;
   return html`<${Chart} info=${told} lines=${lines} axis=${axis} smoothing=${smoothing} sync=${`run-${axis}`} warning=${Boolean(warning)} now=${html`<span class="chart-nows">${now}</span>`} actions=${actions} />`;

@@ -77,7 +77,7 @@ function Keys() {
       <td data-label="Project">${key.project ?? "all"}</td><td class="num" data-label="Made"><time title=${clock(key.created_at)}>${ago(key.created_at)}</time></td><td class="num" data-label="Ends">${ending(key)}</td>
       <td class="small" data-label="Quotas">${quotas(key.quotas)}</td><td class="num" data-label="Tokens today">${key.quotas?.tokens_per_day ? number(key.tokens_today) : "–"}</td>
       <td class="num">${!over(key) && html`<button type="button" class="button" disabled=${Boolean(refusal)} title=${refusal || undefined} onClick=${() => setAsked(key)}>Revoke …</button>`}</td></tr>`)}</tbody></table></div>
-    <p class="muted more">Make one with <code>art key create --role rollout --project NAME</code>. Keys of single rollouts are not listed.</p>
+    <p class="muted below">Make one with <code>art key create --role rollout --project NAME</code>. Keys of single rollouts are not listed.</p>
     ${asked && html`<${Confirm} title=${`Revoke ${asked.key_id}?`} verb="Revoke" danger act=${async () => { await api.del(path("keys", asked.key_id)); keys.reload(); }} onClose=${() => setAsked(null)}>
       <p>${asked.label ? `“${asked.label}” ` : "The key "}(${asked.role}, ${asked.project ?? "all projects"}) ends at once, and with it the keys of the rollouts that it opened. This cannot be undone.</p><//>`}`}<//>`;
 }
