@@ -3,25 +3,19 @@ its console says, fails the test that opened it."""
 
 from __future__ import annotations
 
-import json
 import shutil
-import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from browser_kit import WIDE, Site, Watched, settled
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+    from playwright.sync_api import Browser, Page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 PATIENCE_MS = 15_000
-WIDE, NARROW = (1440, 900), (360, 740)
-RUN = ("shop", "desk-01")
-ROLLED_BACK = ("shop", "desk-02")
 
 
 def _lacking() -> str:
@@ -38,30 +32,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents and "open_page" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.absent(bool(lacking), reason=lacking))
-
-
-@dataclass(frozen=True)
-class Site:
-    """The server under the dashboard."""
-
-    url: str
-    key: str
-
-    def ask(self, method: str, path: str, body: Any = None, *, key: str | None = None) -> Any:
-        """The API, as another program uses it beside the page."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {key or self.key}", "Content-Type": "application/json"}
-        request = urllib.request.Request(
-            f"{self.url}/api/v1/{path}", data=data, method=method, headers=headers
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.loads(answer.read() or "null")
-
-    def view(self, path: str) -> Any:
-        return self.ask("GET", f"views/{path}")
-
-    def run_path(self, run: tuple[str, str] = RUN) -> str:
-        return f"views/runs/{run[0]}/{run[1]}"
 
 
 SCRIPT = {"rules": [], "default": {"text": "The order is on its way, and arrives on Tuesday."}}
@@ -89,30 +59,6 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
-
-
-@dataclass
-class Watched:
-    """What a page did that it should not."""
-
-    site: Site
-    said: list[str] = field(default_factory=list)
-    elsewhere: list[str] = field(default_factory=list)
-    allowed: list[str] = field(default_factory=list)
-    """Parts of console messages that the test provokes (a refused key, an unknown run)."""
-
-    def hear(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
-            self.said.append(f"{message.type}: {message.text} ({message.location.get('url', '')})")
-
-    def see(self, request: Request) -> None:
-        if not request.url.startswith((self.site.url, "data:", "blob:")):
-            self.elsewhere.append(request.url)
-
-    def check(self) -> None:
-        unexpected = [text for text in self.said if not any(part in text for part in self.allowed)]
-        assert unexpected == [], "the console is quiet"
-        assert self.elsewhere == [], "nothing is asked of another host"
 
 
 OpenPage = Callable[..., "Page"]
@@ -155,24 +101,3 @@ def open_page(site: Site, chromium: Browser) -> Iterator[OpenPage]:
     for page, watched in opened:
         page.context.close()
         watched.check()
-
-
-def settled(page: Page) -> None:
-    """Wait until the view has what it asked for."""
-    page.wait_for_selector("main :is(h1, .error-box)")
-    page.wait_for_function(
-        """() => !document.querySelector('[aria-busy="true"]')
-            && ![...document.querySelectorAll('.state')].some((state) => state.textContent.startsWith('Loading'))"""
-    )
-
-
-def show(page: Page, where: str) -> None:
-    """Another view in the same page, as a link would show it."""
-    page.evaluate("(where) => { location.hash = where }", where)
-    settled(page)
-
-
-def shot(page: Page, name: str) -> None:
-    """A picture of the whole page, kept for a person to look at."""
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True, animations="disabled")

@@ -33,11 +33,14 @@ def test_what_the_page_names_is_there() -> None:
     page = (STATIC / "index.html").read_text()
     for name in re.findall(r"""(?:href|src)="assets/([^"]+)\"""", page):
         assert (STATIC / name).is_file(), name
-    assert "style=" not in page and not re.search(r"<script(?![^>]*src=)", page), "nothing inline"
+    assert "style=" not in page
+    assert not re.search(r"<script(?![^>]*src=)", page), "nothing inline"
 
 
 def test_no_markup_is_made_from_strings() -> None:
-    forbidden = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|dangerouslySetInnerHTML|document\.write|\beval\(|new Function")
+    forbidden = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|dangerouslySetInnerHTML|document\.write|\beval\(|new Function"
+    )
     assert [file.name for file in OWN if forbidden.search(file.read_text())] == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from conftest import ROLLED_BACK, RUN, Site, settled, show
+from browser_kit import ROLLED_BACK, RUN, Site, settled, show
 
 _RUN = f"/run/{RUN[0]}/{RUN[1]}"
 
@@ -16,9 +16,7 @@ def address(page: Any) -> str:
 
 def focused_row(page: Any) -> int:
     """Which row has the focus, -1 for none."""
-    return int(
-        page.evaluate("[...document.querySelectorAll('[data-row]')].indexOf(document.activeElement)")
-    )
+    return int(page.evaluate("[...document.querySelectorAll('[data-row]')].indexOf(document.activeElement)"))
 
 
 # -- keyboard
@@ -39,7 +37,9 @@ def test_every_view_is_reached_by_its_keys(open_page: Any) -> None:
         "s": "/server",
         "r": "/",
     }.items():
-        page.keyboard.press("Escape") if page.evaluate("document.activeElement.matches('input, textarea')") else None
+        page.keyboard.press("Escape") if page.evaluate(
+            "document.activeElement.matches('input, textarea')"
+        ) else None
         page.keyboard.press("g")
         page.keyboard.press(key)
         settled(page)
@@ -117,7 +117,17 @@ def test_the_tabs_of_a_run_and_a_row_are_clicked(open_page: Any) -> None:
     page.get_by_test_id("runs-table").locator("tbody tr").first.locator("td").nth(2).click()
     settled(page)
     assert address(page).startswith("#/run/shop/")
-    for label in ("Steps", "Groups", "Rollouts", "Scenarios", "Extremes", "Checkpoints", "Try", "Config", "Overview"):
+    for label in (
+        "Steps",
+        "Groups",
+        "Rollouts",
+        "Scenarios",
+        "Extremes",
+        "Checkpoints",
+        "Try",
+        "Config",
+        "Overview",
+    ):
         page.locator(".tabs").get_by_text(label, exact=True).click()
         settled(page)
         assert page.locator(".tabs [aria-current]").inner_text() == label
@@ -150,7 +160,10 @@ def test_runs_are_marked_and_compared(open_page: Any) -> None:
     assert page.get_by_test_id("compare-table").locator("tbody tr").count() == 2
     chart = page.locator('[data-metric="train/reward"]')
     chart.locator("canvas").wait_for()
-    assert all(run in (chart.locator(".chart-plot").get_attribute("aria-label") or "") for run in ("desk-01", "desk-02"))
+    assert all(
+        run in (chart.locator(".chart-plot").get_attribute("aria-label") or "")
+        for run in ("desk-01", "desk-02")
+    )
     page.get_by_label("Add a run").select_option("shop/desk-03")
     settled(page)
     assert page.get_by_test_id("compare-table").locator("tbody tr").count() == 3
@@ -229,7 +242,12 @@ def test_a_rollout_and_a_step_appear_while_the_page_is_open(open_page: Any, site
     label = chart.locator(".chart-plot")
     before = label.get_attribute("aria-label")
     step = site.view("runs/shop/desk-03")["run"]["step"] + 1
-    logged = {"split": "train", "step": step, "metrics": {"reward": 7.25}, "recorded_at": "2026-11-30T12:00:00"}
+    logged = {
+        "split": "train",
+        "step": step,
+        "metrics": {"reward": 7.25},
+        "recorded_at": "2026-11-30T12:00:00",
+    }
     site.ask("POST", "models/shop/desk-03/log", logged)
     page.wait_for_function(
         """() => document.querySelector('[data-metric="train/reward"] .chart-plot').getAttribute('aria-label').includes('7.25')"""

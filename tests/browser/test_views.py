@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import NARROW, ROLLED_BACK, RUN, WIDE, Site, shot
+from browser_kit import NARROW, ROLLED_BACK, RUN, WIDE, Site, shot
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -39,7 +39,7 @@ RULES = {
     "runOnly": {
         "type": "tag",
         "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
-    }
+    },
 }
 
 OVERHANG = """() => {
@@ -67,7 +67,9 @@ def places(site: Site) -> dict[str, str]:
 
     run = f"runs/{RUN[0]}/{RUN[1]}"
     group = site.view(f"{run}/groups?limit=1")["groups"][0]["group_id"]
-    rollout = site.view(f"{run}/rollouts?limit=1&filter={quote('tool_calls > 0')}")["rollouts"][0]["rollout_id"]
+    rollout = site.view(f"{run}/rollouts?limit=1&filter={quote('tool_calls > 0')}")["rollouts"][0][
+        "rollout_id"
+    ]
     scenario = site.view(f"{run}/scenarios?limit=1")["scenarios"][0]["scenario_id"]
     told = {"group": group, "rollout": rollout, "scenario": scenario}
     return {name: quote(value, safe="") for name, value in told.items()}
