@@ -9,20 +9,23 @@ const NAMES = [
   ["advantage", "of its group, when it was trained"],
   ["status", "such as trained, agent_error"],
   ["step", "that served it"],
+  ["batch", "newest train call that took it"],
   ["purpose", "train or evaluate"],
   ["scenario_id", "text"],
   ["group_id", "text"],
   ["rollout_id", "text"],
   ["member", "number in its group, from 0"],
-  ["calls", "of the model"],
+  ["calls", "of the model, count"],
   ["prompt_tokens", "of its longest prompt"],
   ["sampled_tokens", "tokens"],
   ["tool_calls", "count"],
   ["tool_errors", "count"],
   ["seconds", "how long it took"],
-  ["created_at", "seconds since 1970"],
+  ["age", "since it began, such as 2h"],
+  ["created_at", "a date in quotes, in UTC"],
   ["flag", "good, bad or check"],
   ["reason", "why it has its status"],
+  ["text", "words that were said, with ~"],
   ["metrics.", "a metric that was logged with it"],
   ["metadata.", "a value that was logged with it"],
 ];
@@ -55,11 +58,10 @@ export function suggestions(text, caret, more = []) {
     .map(([name, about]) => ({ text: name, about, from }));
 }
 
-/** Where in the filter the error lies (from 0), null where the server does not say. */
+/** Where in the filter the error lies (from 0), null where the server does not say. The server counts from 1. */
 export function errorPosition(error) {
-  const told = [error.message, error.cause, error.hint].join(" ");
-  const found = /\b(?:position|character|column)\s+(\d+)/i.exec(told);
-  return found ? Number(found[1]) : null;
+  const found = /\bcharacter (\d+):/.exec(error.message);
+  return found ? Number(found[1]) - 1 : null;
 }
 
 /** `value` is the filter in force; `onApply` is called with another one on Enter, and when the field is left. */

@@ -7,7 +7,7 @@ import { Flag } from "./note.js";
 import { href } from "./router.js";
 
 /** The end of an id: its beginning is the same for all that are of one age. */
-export const shortId = (id) => (id.length > 12 ? `…${id.slice(-8)}` : id);
+export const shortId = (id) => (id.length > 16 ? `…${id.slice(-8)}` : id);
 
 /** The address of a rollout; `list` is the question whose answer it stands in, for [ and ]. */
 export function rolloutHref(rollout, list = {}, query = {}) {

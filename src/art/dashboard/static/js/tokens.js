@@ -1,5 +1,5 @@
-// The tokens of one choice, coloured. Pages of tokens are asked for as they come into view and leave the document when they
-// are far from it, so 30,000 tokens cost what is on the screen. Tokens are drawn by hand: a component for each would be slow.
+// The tokens of one choice, coloured. Tokens are asked for and drawn as they come into view and leave the document when they
+// are far from it, so 30,000 tokens cost what is on the screen. They are drawn by hand: a component for each would be slow.
 
 import { api, path } from "./api.js";
 import { count } from "./format.js";
@@ -7,8 +7,9 @@ import { html, useEffect, useRef } from "./lib.js";
 import { withMarks } from "./pretty.js";
 import { COLOURS, facts, legend, paint } from "./token_paint.js";
 
-const PAGE = 1000; // tokens of a request and of a unit of drawing: some 10 ms of work
-const NEAR = "900px"; // how far outside of the screen a page is drawn
+const PAGE = 1000; // tokens of a request
+const BLOCK = 250; // tokens that are drawn at once: a few ms of work, so that scrolling stays smooth. Divides PAGE
+const NEAR = "700px"; // how far outside of the screen a block is drawn
 const BOXED = 3000; // tokens from which on the view scrolls inside a box of its own
 const LINE_HEIGHT = 22; // px, until a drawn page says what it really is
 const GUESSED_PER_LINE = 14; // tokens
@@ -24,7 +25,7 @@ export function Tokens({ choice, colour = "logprob", marks = false, onVersions }
   }, [rollout, call, index, total, prompt]);
   useEffect(() => view.current.show({ colour, marks }), [colour, marks]);
   const shown = total + prompt;
-  return html`<div class=${`tokens ${shown > BOXED ? "is-boxed" : ""}`} ref=${element} data-testid="token-view" tabindex="0" role="group"
+  return html`<div class=${`tokens ${shown > BOXED ? "is-boxed" : ""}`} ref=${element} data-testid="token-view" data-scrolls tabindex="0" role="group"
     aria-label=${`${count(total)} tokens, coloured by ${COLOURS[colour].label.toLowerCase()}. Arrow keys read them one by one.`}></div>`;
 }
 
@@ -46,25 +47,27 @@ class TokenView {
     this.versions = new Set();
     this.current = null; // position of the token that the keyboard reads
     this.perToken = LINE_HEIGHT / GUESSED_PER_LINE;
-    this.pages = [];
+    this.blocks = [];
     const { total, prompt } = options;
-    const pages = document.createDocumentFragment();
-    for (let start = -prompt; start < total; start += PAGE) {
-      const page = { start, end: Math.min(start + PAGE, total), element: block("token-page"), data: null, tokens: [], drawn: false, height: 0, asked: null };
-      this.pages.push(page);
-      page.element.page = page;
-      this.reserve(page);
-      pages.append(page.element);
+    const drawn = document.createDocumentFragment();
+    let page = null;
+    for (let start = -prompt; start < total; start += BLOCK) {
+      if (!page || start >= page.end) page = { start, end: Math.min(start + PAGE, total), data: null, asked: null };
+      const one = { page, start, end: Math.min(start + BLOCK, total), element: part("token-block"), tokens: [], drawn: false, near: false, height: 0 };
+      this.blocks.push(one);
+      one.element.block = one;
+      this.reserve(one);
+      drawn.append(one.element);
     }
-    this.tip = block("token-tip");
+    this.tip = part("token-tip");
     this.tip.hidden = true;
-    this.said = block("visually-hidden");
+    this.said = part("visually-hidden");
     this.said.setAttribute("role", "status");
-    element.replaceChildren(pages, this.tip, this.said);
-    if (this.pages.length === 0) element.prepend(note("no tokens"));
+    element.replaceChildren(drawn, this.tip, this.said);
+    if (this.blocks.length === 0) element.prepend(note("no tokens"));
     const root = element.classList.contains("is-boxed") ? element : null;
     this.observer = new IntersectionObserver((entries) => this.seen(entries), { root, rootMargin: `${NEAR} 0px` });
-    for (const page of this.pages) this.observer.observe(page.element);
+    for (const one of this.blocks) this.observer.observe(one.element);
     this.bind();
   }
 
@@ -91,52 +94,53 @@ class TokenView {
     if (before === colour && had === marks) return;
     Object.assign(this.options, { colour, marks });
     this.hideTip();
-    for (const page of this.pages) {
-      if (!page.drawn) continue;
-      if (had === marks) this.repaint(page);
-      else this.draw(page);
+    for (const one of this.blocks) {
+      if (!one.drawn) continue;
+      if (had === marks) this.repaint(one);
+      else this.draw(one);
     }
   }
 
   seen(entries) {
     for (const { target, isIntersecting } of entries) {
-      if (isIntersecting) this.enter(target.page);
-      else this.leave(target.page);
+      if (isIntersecting) this.enter(target.block);
+      else this.leave(target.block);
     }
   }
 
-  enter(page) {
-    page.near = true;
-    if (page.data) this.draw(page);
-    else this.load(page);
+  enter(one) {
+    one.near = true;
+    if (one.page.data) this.draw(one);
+    else this.load(one);
   }
 
-  /** Far away a page keeps its height and loses its tokens. */
-  leave(page) {
-    page.near = false;
-    if (!page.drawn) return;
-    page.height = page.element.offsetHeight;
-    page.drawn = false;
-    page.tokens = [];
-    page.element.replaceChildren();
-    this.reserve(page);
+  /** Far away a block keeps its height and loses its tokens. */
+  leave(one) {
+    one.near = false;
+    if (!one.drawn) return;
+    one.height = one.element.offsetHeight;
+    one.drawn = false;
+    one.tokens = [];
+    one.element.replaceChildren();
+    this.reserve(one);
   }
 
-  reserve(page) {
-    const height = page.height || Math.ceil((page.end - page.start) * this.perToken);
-    page.element.style.minHeight = `${height}px`;
+  reserve(one) {
+    const height = one.height || Math.ceil((one.end - one.start) * this.perToken);
+    one.element.style.minHeight = `${height}px`;
   }
 
-  async load(page) {
+  async load(one) {
+    const { page } = one;
     page.asked ??= this.ask(page);
     try {
       await page.asked;
     } catch (error) {
       page.asked = null;
-      if (error.name !== "AbortError") this.failed(page, error);
+      if (error.name !== "AbortError") this.failed(one, error);
       return;
     }
-    if (page.near && !page.drawn) this.draw(page);
+    if (one.near && !one.drawn) this.draw(one);
   }
 
   async ask(page) {
@@ -148,46 +152,50 @@ class TokenView {
     if (this.versions.size !== known) this.options.onVersions?.([...this.versions].sort((a, b) => a - b));
   }
 
-  failed(page, error) {
+  failed(one, error) {
     const told = note(`${error.message}${error.hint ? ` (${error.hint})` : ""} `);
     const again = document.createElement("button");
     again.type = "button";
     again.className = "button";
     again.textContent = "Try again";
-    again.addEventListener("click", () => this.load(page));
+    again.addEventListener("click", () => this.load(one));
     told.append(again);
-    page.element.replaceChildren(told);
+    one.element.replaceChildren(told);
   }
 
-  draw(page) {
+  draw(one) {
+    const { page } = one;
+    const { ids, text, withheld } = page.data;
     const lines = document.createDocumentFragment();
-    const { ids, text } = page.data;
-    page.tokens = [];
+    const end = Math.min(one.end - page.start, ids.length);
+    one.tokens = [];
     let line = null;
-    for (let i = 0; i < ids.length; i += 1) {
-      line ??= this.newLine(lines, page.start + i, i === 0 && this.inLine(page));
+    for (let i = one.start - page.start; i < end; i += 1) {
+      line ??= this.newLine(lines, page.start + i, one.tokens.length === 0 && this.inLine(one));
       const token = document.createElement("span");
       token.className = this.classOf(page, i);
       token.i = i;
       token.textContent = this.options.marks ? withMarks(text[i]) || "∅" : text[i];
       line.append(token);
-      page.tokens.push(token);
+      one.tokens.push(token);
       if (text[i].endsWith("\n")) line = null;
     }
-    page.element.replaceChildren(lines);
-    page.element.style.minHeight = "";
-    page.drawn = true;
-    this.learn(page);
+    if (ids.length === 0 && one.start === page.start) lines.append(note(withheld || "no tokens were recorded here"));
+    one.element.replaceChildren(lines);
+    one.element.style.minHeight = "";
+    one.drawn = true;
+    this.learn(one);
   }
 
-  /** Whether a page begins in the middle of a line. */
-  inLine(page) {
-    const before = this.pages[this.pages.indexOf(page) - 1];
-    return Boolean(before?.data) && !before.data.text.at(-1)?.endsWith("\n");
+  /** Whether a block begins in the middle of a line, as far as the token before it is known. */
+  inLine(one) {
+    const before = this.blocks[this.blocks.indexOf(one) - 1];
+    const text = before?.page.data?.text[before.end - 1 - before.page.start];
+    return text !== undefined && !text.endsWith("\n");
   }
 
   newLine(lines, position, goesOn) {
-    const line = block(goesOn ? "token-line goes-on" : "token-line");
+    const line = part(goesOn ? "token-line goes-on" : "token-line");
     line.dataset.testid = "token-line";
     line.dataset.at = position;
     const at = document.createElement("span");
@@ -205,16 +213,16 @@ class TokenView {
     return `token ${paint(this.options.colour, page.data, i)}${empty}${asked}${now}`;
   }
 
-  repaint(page) {
-    for (const token of page.tokens) token.className = this.classOf(page, token.i);
+  repaint(one) {
+    for (const token of one.tokens) token.className = this.classOf(one.page, token.i);
   }
 
-  /** The first drawn page says how high a token is on average; pages that were never drawn go by it. */
-  learn(page) {
-    if (this.learned || page.data.ids.length === 0) return;
+  /** The first drawn block says how high a token is on average; blocks that were never drawn go by it. */
+  learn(one) {
+    if (this.learned || one.tokens.length === 0) return;
     this.learned = true;
-    this.perToken = page.element.offsetHeight / page.data.ids.length;
-    for (const other of this.pages) if (!other.drawn && !other.height) this.reserve(other);
+    this.perToken = one.element.offsetHeight / one.tokens.length;
+    for (const other of this.blocks) if (!other.drawn && !other.height) this.reserve(other);
   }
 
   hover(target) {
@@ -231,7 +239,7 @@ class TokenView {
   }
 
   point(token) {
-    const { page } = token.closest(".token-page");
+    const { page } = token.closest(".token-block").block;
     const position = page.start + token.i;
     const rows = facts(page.data, token.i, { position }).flatMap(([name, text]) => [cell("dt", name), cell("dd", text)]);
     const list = document.createElement("dl");
@@ -292,7 +300,7 @@ class TokenView {
     }
   }
 
-  /** The token nearest below or above on the screen; the next page's first or last when there is none. */
+  /** The token nearest below or above on the screen; the next one where nothing is drawn there. */
   acrossLines(position, by) {
     const from = this.tokenAt(position);
     if (!from) return position + by;
@@ -312,38 +320,36 @@ class TokenView {
     return best?.position ?? position + by;
   }
 
-  pageAt(position) {
-    return this.pages[Math.floor((position + this.options.prompt) / PAGE)];
+  blockAt(position) {
+    return this.blocks[Math.floor((position + this.options.prompt) / BLOCK)];
   }
 
   tokenAt(position) {
-    const page = this.pageAt(position);
-    if (!page?.drawn) return null;
-    return page.tokens[position - page.start] ?? null;
+    const one = this.blockAt(position);
+    return one?.drawn ? (one.tokens[position - one.start] ?? null) : null;
   }
 
   /** Goes to a token with the keyboard: scrolls there, marks it, shows and says what is known. */
   async tell(position) {
     this.tokenAt(this.current ?? position)?.classList.remove("is-current");
     this.current = position;
-    const page = this.pageAt(position);
-    if (!page.drawn) {
-      page.element.scrollIntoView({ block: "nearest" });
-      page.near = true;
-      await this.load(page);
-      if (page.data && !page.drawn) this.draw(page);
+    const one = this.blockAt(position);
+    if (!one.drawn) {
+      one.element.scrollIntoView({ block: "nearest" });
+      one.near = true;
+      await this.load(one);
     }
     const token = this.tokenAt(position);
     if (!token || this.current !== position) return;
     token.classList.add("is-current");
     token.scrollIntoView({ block: "nearest" });
     requestAnimationFrame(() => this.current === position && document.activeElement === this.element && this.point(token));
-    const known = facts(page.data, token.i, { position }).map(([name, text]) => `${name} ${text}`);
-    this.said.textContent = `${withMarks(page.data.text[token.i]) || "empty"}: ${known.join(", ")}`;
+    const known = facts(one.page.data, token.i, { position }).map(([name, text]) => `${name} ${text}`);
+    this.said.textContent = `${withMarks(one.page.data.text[token.i]) || "empty"}: ${known.join(", ")}`;
   }
 }
 
-function block(name) {
+function part(name) {
   const element = document.createElement("div");
   element.className = name;
   return element;

@@ -79,11 +79,11 @@ function Here() {
 }
 
 /**
- * Where a character of a message lies, when its reasoning, text and tool calls stand one below the other:
+ * Where a character of a message lies, counted in characters over its reasoning, text and tool calls, one below the other:
  * `{part: "reasoning" | "text" | "call" | "end", offset, index}`. The parts that are empty take no line.
  */
 export function placeIn(message, character) {
-  let rest = character;
+  let rest = unitsOf(message, character);
   for (const part of ["reasoning", "text"]) {
     const length = message[part].length;
     if (!length) continue;
@@ -97,6 +97,14 @@ export function placeIn(message, character) {
     rest -= length + 1;
   }
   return { part: "end", offset: 0 };
+}
+
+/** The server counts characters; a text here counts UTF-16 units, of which some characters take two. */
+function unitsOf(message, characters) {
+  const said = [message.reasoning, message.text, ...(message.tool_calls ?? []).map(toolLine)].filter(Boolean).join("\n");
+  let at = 0;
+  for (let count = 0; count < characters && at < said.length; count += 1) at += said.codePointAt(at) > 0xffff ? 2 : 1;
+  return at;
 }
 
 function toolLine(call) {

@@ -49,7 +49,8 @@ function Group({ data, route }) {
 /** What all members say stands once, above; from the first difference on each has a column, and row by row the same message. */
 function Columns({ members, divergence, chosen, marks, route }) {
   const element = useRef(null);
-  const shared = divergence ? divergence.message : Math.min(...members.map((member) => member.messages.length));
+  const speaking = members.filter((member) => member.messages.length > 0); // who says nothing is compared with nobody
+  const shared = speaking.length === 0 ? 0 : divergence ? divergence.message : Math.min(...speaking.map((member) => member.messages.length));
   const rows = Math.max(0, ...members.map((member) => member.messages.length)) - shared;
   const places = useMemo(() => members.map((member) => placeOf(member, divergence)), [members, divergence]);
   const first = useRef(true);
@@ -63,8 +64,8 @@ function Columns({ members, divergence, chosen, marks, route }) {
     if (route.query.member) element.current.querySelector(".is-chosen")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }, [route.query.member]);
   const pad = (member) => Array.from({ length: rows }, (_, row) => member.messages[shared + row] ?? null);
-  return html`${shared > 0 && members.length > 0 && html`<${Shared} messages=${members[0].messages.slice(0, shared)} alone=${members.length === 1} marks=${marks} />`}
-    <div class="group-columns" ref=${element} data-testid="group-columns" tabindex="0" role="region" aria-label="Rollouts side by side"
+  return html`${shared > 0 && html`<${Shared} messages=${speaking[0].messages.slice(0, shared)} alone=${speaking.length === 1} marks=${marks} />`}
+    <div class="group-columns" ref=${element} data-testid="group-columns" data-scrolls tabindex="0" role="region" aria-label="Rollouts side by side"
         style=${{ gridTemplateRows: `auto repeat(${rows}, auto)` }}>
       ${members.map((member, column) => html`
         <${Head} key=${member.rollout.rollout_id} ...${{ member, chosen: column === chosen, route }} />

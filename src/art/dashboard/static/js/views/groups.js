@@ -1,4 +1,4 @@
-${narrowed && html`<a hrefnarrowed && html`<a href// Groups: rollouts of one scenario that were compared with one another. Each row shows every reward of its group.
+// Groups: rollouts of one scenario that were compared with one another. Each row shows every reward of its group.
 
 import { path } from "../api.js";
 import { Empty, ErrorBox, Loading, More, StatusBar, Table } from "../components/index.js";
@@ -53,7 +53,7 @@ export function View({ route }) {
       <h2>${batch !== undefined ? `Groups of batch ${batch}` : step !== undefined ? `Groups that step ${step} served` : "All groups"}</h2>
       ${batch !== undefined ? html`<${Steps} ...${{ route, by: "batch", at: Number(batch), first: 1 }} />` : step !== undefined && html`<${Steps} ...${{ route, by: "step", at: Number(step), first: 0 }} />`}
       ${scenario && html`<span class="badge">scenario ${scenario}</span>`}
-      ${(step !== undefined || scenario) && html`<a href=${href("groups", route.params)}>all groups</a>`}
+      ${narrowed && html`<a href=${href("groups", route.params)}>all groups</a>`}
     </div>
     <${ErrorBox} error=${list.error} retry=${list.reload} />
     ${list.rows.length > 0 && html`<${Table} label="Groups of this run" testid="groups-table" columns=${columns(route.params)} rows=${list.rows} rowKey=${(group) => group.group_id} loading=${list.loading}
