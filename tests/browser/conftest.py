@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.absent(bool(lacking), reason=lacking))
 
 
-SCRIPT = {"rules": [], "default": {"text": "The order is on its way, and arrives on Tuesday."}}
+SCRIPT = {"token_delay_ms": 5, "default": "The order is on its way, and arrives on Tuesday."}
 
 
 @pytest.fixture(scope="session")
