@@ -51,3 +51,16 @@ def test_vendored_files_have_their_licence_and_version() -> None:
         assert re.search(rf"`{re.escape(file.name)}`.*\d+\.\d+\.\d+", readme), file.name
     for package in ("preact", "htm", "uPlot"):
         assert (vendor / f"LICENSE-{package}.txt").read_text().strip()
+
+
+def test_what_the_first_view_needs_is_asked_for_at_once() -> None:
+    """Each module that is found only when another one has been read is a round trip more."""
+    page = (STATIC / "index.html").read_text()
+    named = {STATIC / name for name in re.findall(r"""(?:href|src)="assets/([^"]+\.js)\"""", page)}
+    needed, todo = set(), [STATIC / "js" / "main.js"]
+    while todo:
+        file = todo.pop()
+        needed.add(file)
+        statics = re.findall(r"""(?:from\s+|^import\s+)["'](\.[^"']+)["']""", file.read_text(), re.MULTILINE)
+        todo += [target for name in statics if (target := (file.parent / name).resolve()) not in needed]
+    assert needed <= named, sorted(str(file.relative_to(STATIC)) for file in needed - named)

@@ -14,7 +14,8 @@ export async function sample({ model, messages, temperature, maxTokens, seed, si
   const body = {
     model, messages, temperature, max_tokens: maxTokens, seed, stream: true, stream_options: { include_usage: true },
   };
-  const response = await ask(WHERE, { method: "POST", body, signal });
+  const headers = { "X-ART-Purpose": "evaluate" }; // what is tried out is never trained
+  const response = await ask(WHERE, { method: "POST", body, signal, headers });
   await readEvents(response, ({ data }) => {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);

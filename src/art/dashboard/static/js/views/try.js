@@ -69,7 +69,7 @@ function Bench({ route, steps, latest }) {
         <label class="inline">At most <input type="number" min="1" max=${MAX_TOKENS} step="1" value=${prompt.maxTokens} onInput=${(event) => set({ maxTokens: Number(event.target.value) })} /> tokens</label>
         ${busy ? html`<button type="button" class="button" onClick=${() => control.current.abort()}>Stop</button>`
           : html`<button type="submit" class="button primary" disabled=${Boolean(refusal)} title=${refusal || "Ctrl+Enter"} aria-describedby=${refusal ? "try-refusal" : undefined}>Ask both</button>`}
-        <span class="muted" id="try-refusal">${refusal || "Both get the same seed. The calls are recorded like any other."}</span>
+        <span class="muted" id="try-refusal">${refusal || "Both get the same seed. The calls are recorded, and never trained."}</span>
       </div>
     </form>
     <div class="sides">${SIDES.map((side) => html`<${Side} key=${side} ...${{ side, steps, latest }} step=${stepOf(side, route.query, steps, latest)} run=${runs[side]} />`)}</div>`;
