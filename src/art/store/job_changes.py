@@ -106,7 +106,7 @@ def complete(conn: Conn, job_id: str, result: JobResult, outcomes: Outcomes) -> 
     job = job_rows.get_job(conn, job_id)
     if job.info.status not in job_rows.OPEN:
         return job
-    notes = rollout_rows.set_trained(conn, outcomes, result.step)
+    notes = rollout_rows.set_trained(conn, outcomes, result.step, batch=result.batch)
     done = result.model_copy(update={"notes": [*result.notes, *notes]})
     job_rows.count_batch(conn, job, done)
     return job_rows.end_job(conn, job_id, status="succeeded", result=done, error=None)

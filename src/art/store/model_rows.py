@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from art.errors import Conflict, NotFound
+from art.store import figure_rows
 from art.store.records import CheckpointRow, LoggedTrajectory, ModelRow
 from art.store.sql import Conn, Row, dumps, insert, loads, one, rows
 from art.types.jobs import CheckpointInfo
@@ -194,6 +195,7 @@ def add_history(
     if done.rowcount == 0:
         return False
     history_id = done.lastrowid
+    figure_rows.add_logged(conn, project, name, step=step, recorded_at=recorded_at, data=data)
     for item in trajectories:
         insert(
             conn,

@@ -140,6 +140,10 @@ class RolloutChange(BaseModel):
     rollout_id: str
     status: RolloutStatus
     reason: str = ""
+    advantage: float | None = None
+    """That a step which trained it used."""
+    group: int | None = None
+    """Number of its group in the train call that it took part in."""
 
 
 class Outcomes(BaseModel):

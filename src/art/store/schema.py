@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Callable
 
 from art.errors import ConfigError
+from art.store import figure_rows, rollout_facts
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
+Step = str | Callable[[sqlite3.Connection], None]
+"""A statement, or what takes more than one can say."""
+
+MIGRATIONS: tuple[tuple[Step, ...], ...] = (
     (
         """CREATE TABLE models (
             project TEXT NOT NULL, name TEXT NOT NULL,
@@ -146,10 +151,17 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX calls_sealed ON calls (rollout_id) WHERE json_extract(blob, '$.sealed')",
         "CREATE TABLE retentions (project TEXT PRIMARY KEY, keep_seconds REAL NOT NULL, changed_at REAL NOT NULL) STRICT",
     ),
+    (
+        *rollout_facts.TABLES,
+        rollout_facts.fill,
+        *rollout_facts.INDEXES,
+        *figure_rows.TABLES,
+        figure_rows.fill,
+    ),
 )
 
 
-def migrate(conn: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> int:
+def migrate(conn: sqlite3.Connection, migrations: tuple[tuple[Step, ...], ...] = MIGRATIONS) -> int:
     """Bring the database to the newest schema; returns its version. ConfigError when it is newer than we are."""
     conn.execute(
         "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, applied_at REAL NOT NULL) STRICT"
@@ -165,9 +177,12 @@ def migrate(conn: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = 
         conn.execute("BEGIN IMMEDIATE")
         try:
             for statement in statements:
-                conn.execute(statement)
+                if callable(statement):
+                    statement(conn)
+                else:
+                    conn.execute(statement)
             conn.execute("INSERT INTO schema_version VALUES (?, ?)", (number, time.time()))
-        except sqlite3.Error:
+        except BaseException:
             conn.execute("ROLLBACK")
             raise
         conn.execute("COMMIT")

@@ -238,7 +238,7 @@ class Store:
                 path, redaction.with_true_text(arrays, text) if hides else arrays, sealed=hides
             )
             stored = rollout_rows.decided(kept.call.model_copy(update={"blob": ref}), rollout.status)
-            call_rows.add_call(conn, stored, kept.text)
+            call_rows.add_call(conn, stored, kept.text, heard=text)
             return stored
 
         return await self._db.write(run)
