@@ -319,3 +319,24 @@ def test_an_unknown_run_is_an_error_with_its_hint(open_page: Any) -> None:
     page = open_page("/run/shop/nobody", allowed=("404",))
     assert "nobody" in page.locator(".error-box").inner_text()
     assert "hint" in page.locator(".error-box").inner_text()
+
+
+# -- a run that has ended
+
+
+def test_art_ui_shows_everything_and_changes_nothing(open_page: Any, looked_at: tuple[str, str]) -> None:
+    base, key = looked_at
+    page = open_page("/", base=base, key=key)
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    settled(page)
+    assert page.locator('[data-metric="train/reward"] canvas').count() == 1
+    show(page, f"{_RUN}/checkpoints")
+    back = page.get_by_role("button", name=re.compile("Roll back")).first
+    assert back.is_disabled()
+    assert "no server runs" in (back.get_attribute("title") or "")
+    show(page, f"{_RUN}/try")
+    assert page.get_by_role("button", name="Ask both").is_disabled()
+    assert "no server runs" in page.locator("main").inner_text()
+    show(page, "/server")
+    assert "no engine, no trainer" in page.locator("main").inner_text()
