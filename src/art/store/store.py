@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -54,6 +54,7 @@ from art.types.wire_purge import Purged
 
 DATABASE = "art.db"
 BLOBS = "blobs"
+V = TypeVar("V")
 
 
 class Store:
@@ -83,12 +84,14 @@ class Store:
         """Finish the writes that wait, then close."""
         await asyncio.to_thread(self._db.close)
 
+    async def view(self, query: Callable[[Conn], V]) -> V:
+        """What a query of the lists finds (`rollout_lists`, `run_lists` and the like)."""
+        return await self._db.view(query)
+
     @property
     def work(self) -> tuple[int, int]:
         """Reads and writes that are not done, and those that are."""
         return self._db.work
-
-    # -- models
 
     async def put_model(self, model: ModelRow) -> ModelRow:
         """Insert a model; one that exists is returned as it stands."""
@@ -217,8 +220,6 @@ class Store:
         """Statuses and fates in one transaction."""
         await self._db.write(lambda conn: rollout_rows.set_outcomes(conn, outcomes))
 
-    # -- calls
-
     async def add_call(
         self, call: CallRecord, *, arrays: dict[str, np.ndarray], text: CallText, project: str | None = None
     ) -> CallRecord:
@@ -307,8 +308,6 @@ class Store:
     async def upstream_texts_of(self, rollout_id: str, project: str) -> list[UpstreamCallText]:
         """The same, with what was asked and answered."""
         return await self._db.read(lambda conn: upstream_rows.text_of_rollout(conn, rollout_id, project))
-
-    # -- jobs
 
     async def submit_job(
         self,
