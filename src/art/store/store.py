@@ -44,6 +44,7 @@ from art.store.records import (
     RolloutRow,
 )
 from art.store.redaction import KeepEverything, Redaction
+from art.store.run_log import RunLog
 from art.store.sql import Conn
 from art.types.jobs import CheckpointInfo
 from art.types.policy import RolloutStatus
@@ -67,6 +68,7 @@ class Store:
         self.accounts = Accounts(self._db)
         self._redact = redact
         self.keeping = Keeping(self._db, self.blobs)
+        self.run_log = RunLog(self._db, redact)
 
     @classmethod
     async def open(cls, root: Path, *, redact: Redaction | None = None) -> Store:
@@ -144,24 +146,17 @@ class Store:
         trajectories: list[LoggedTrajectory],
         outcomes: Outcomes,
     ) -> bool:
-        """Append a history row, its trajectories and their outcomes; False when the row is there already."""
-        kept = [await redaction.kept_trajectory(self._redact, item) for item in trajectories]
-
-        def run(conn: Conn) -> bool:
-            new = model_rows.add_history(
-                conn,
-                project=project,
-                name=name,
-                step=step,
-                recorded_at=recorded_at,
-                data=data,
-                trajectories=kept,
-            )
-            if new:
-                rollout_rows.set_outcomes(conn, outcomes, waiting_only=True)
-            return new
-
-        return await self._db.write(run)
+        """`run_log.add`; False when the row is there already."""
+        kept = await self.run_log.add(
+            data,
+            project=project,
+            name=name,
+            step=step,
+            recorded_at=recorded_at,
+            trajectories=trajectories,
+            outcomes=outcomes,
+        )
+        return kept.new
 
     async def list_history(self, project: str, name: str) -> list[dict[str, Any]]:
         return await self._db.read(lambda conn: model_rows.list_history(conn, project, name))
