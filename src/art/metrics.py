@@ -1,11 +1,6 @@
 """`MetricsBuilder`: figures and costs that a program counts while a step runs, and that go into the step's row.
 
 `model.metrics_builder()` is the one of a model: what is added to it comes into the next row that the model logs.
-
-    @art.metrics.track_api_cost(source="judge", provider="openai", model_name="gpt-4.1")
-    async def judge(...): ...
-
-    token = model.activate_metrics_context("train")   # from here on calls of `judge` are counted for the model
 """
 
 from __future__ import annotations

@@ -109,14 +109,11 @@ class PipelineTrainer:
         train_config(options, type(backend).__name__)  # refused now, not after the first batch was sampled
         retention = Retention(checkpoint_retention_strategy, checkpoint_retention_interval)
         self._program = Program(model, backend, rollout_fn, config, eval_fn, options, retention)
-        total = (
-            len(scenarios) if total_scenarios is None and isinstance(scenarios, Sized) else total_scenarios
-        )
-        self._reporter = StatusReporter(model.name, log_interval_seconds, status_ewa_alpha, total)
+        if total_scenarios is None and isinstance(scenarios, Sized):
+            total_scenarios = len(scenarios)
+        self._reporter = StatusReporter(model.name, log_interval_seconds, status_ewa_alpha, total_scenarios)
         self._resume = resume
-        self._budget = budget_of(budget)
-        self.stopped_by = ""
-        """The budget that ended the last `train`; empty otherwise."""
+        self._budget, self.stopped_by = budget_of(budget), ""
         self._source = scenarios
         self._scenarios: Scenarios | None = None
         self._run: PipelineRun | None = None
