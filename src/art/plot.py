@@ -90,7 +90,7 @@ def curve(
     axes.set_xlabel("step")
     axes.set_ylabel(metric + unit)
     axes.set_title(known.title if known is not None else metric, loc="left", color=INK, fontsize=11)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    _whole_steps(axes)
     if len(named) > 1:
         axes.legend(frameon=False, fontsize=9)
     return figure
@@ -116,7 +116,7 @@ def group_spread(groups: Iterable[TrajectoryGroup]) -> Figure:
     axes.set_title(f"Rewards by group{note}", loc="left", color=INK, fontsize=11)
     axes.set_xlabel("group")
     axes.set_ylabel("reward")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    _whole_steps(axes)
     return figure
 
 
@@ -296,6 +296,12 @@ def _figure() -> tuple[Figure, Axes]:
     axes.grid(axis="y", color=FAINT, linewidth=0.6, alpha=0.6)
     axes.set_axisbelow(True)
     return figure, axes
+
+
+def _whole_steps(axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _marker(points: int) -> dict[str, Any]:

@@ -112,9 +112,8 @@ class PipelineTrainer:
         if total_scenarios is None and isinstance(scenarios, Sized):
             total_scenarios = len(scenarios)
         self._reporter = StatusReporter(model.name, log_interval_seconds, status_ewa_alpha, total_scenarios)
-        self._resume = resume
+        self._resume, self._source = resume, scenarios
         self._budget, self.stopped_by = budget_of(budget), ""
-        self._source = scenarios
         self._scenarios: Scenarios | None = None
         self._run: PipelineRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
