@@ -345,7 +345,9 @@ def test_a_runs_figures_are_summed_up_once(trained: Trained) -> None:
     assert first["offpolicy/max_steps"] == 0
     began, ended = (f(call[at] for call in calls) for f, at in ((min, "started_at"), (max, "finished_at")))
     assert 0 < first["time/step_actor_s"] <= ended - began + 1e-6
-    assert second["data/cum/actor_tokens"] == first["data/cum/actor_tokens"] + second["data/step_actor_tokens"]
+    assert (
+        second["data/cum/actor_tokens"] == first["data/cum/actor_tokens"] + second["data/step_actor_tokens"]
+    )
     assert second["data/cum/num_trajectories"] == first["data/cum/num_trajectories"] + 2
     assert second["data/cum/num_unique_scenarios"] == first["data/cum/num_unique_scenarios"]
     trainer = second["data/cum/trainer_tokens"] / second["time/cum/trainer_s"]
@@ -360,4 +362,6 @@ def test_a_runs_figures_are_summed_up_once(trained: Trained) -> None:
     costs = [answer["costs/cum/all"] for answer in logged]
     assert costs[2] - costs[0] == pytest.approx(0.5), "another row is another cost"
     for answer in logged:
-        assert answer["data/cum/actor_tokens"] == second["data/cum/actor_tokens"], "the train call counted them"
+        assert answer["data/cum/actor_tokens"] == second["data/cum/actor_tokens"], (
+            "the train call counted them"
+        )
