@@ -130,7 +130,7 @@ _PIPELINE = (
     _m("discarded/*", "Discarded", "", "A metric of rollouts that were too old, mean over rollouts."),
     _m("pipeline/tracker_drops", "Reports lost by trackers", "reports",
        "Rows, rollouts and checkpoints that some tracker did not get, since the program began.", "down",
-       above=0.5, warning="a tracker is down, wrong, or slower than the run: its own line on stderr says which"),
+       warn_above=0.0, warning="A tracker is down, wrong, or slower than the run; a line on stderr says which, and why."),
     _m("pipeline/*", "Pipeline figure", "", "A figure of the pipeline, as the program logs it."),
     _m("checkpoint/created_at_unix", "Published at", "s", "When the step was published, in seconds since 1970."),
     _m("checkpoint/eval_completed", "Evaluated", "", "1 on the row of a step whose evaluation has ended."),
