@@ -185,6 +185,11 @@ class Trajectory(BaseModel):
             "logs": list(self.logs),
         }
 
+    def _repr_html_(self) -> str:
+        from art.notebook import trajectory_html
+
+        return trajectory_html(self)
+
     def __str__(self) -> str:
         return f"Trajectory(reward={self.reward}, metrics={self.metrics}, metadata={self.metadata})"
 
@@ -261,6 +266,11 @@ class TrajectoryGroup(BaseModel):
     def log(self, message: str) -> None:
         """Add a line to the group's log."""
         self.logs.append(message)
+
+    def _repr_html_(self) -> str:
+        from art.notebook import group_html
+
+        return group_html(self)
 
     def __iter__(self) -> Iterator[Trajectory]:  # type: ignore[override]
         return iter(self.trajectories)

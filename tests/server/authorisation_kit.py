@@ -41,6 +41,8 @@ from art.types.jobs import CheckpointInfo, ResolvedBaseModel
 
 ROLES = tuple(role.value for role in Role)
 PROBE = [1, 2, 3, 4]
+GROUP = "flock/1"
+SCENARIO = "flight/1"
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,11 @@ class World:
         """A rollout with a response and a message, one that has ended, a job that was cancelled, and a key."""
         side = Side(project, model, rollout, ended_rollout=f"{rollout}-ended")
         wire_name = f"{project}/{model}"
-        opened = await self.must("POST", "/api/v1/rollouts", {"model": wire_name, "rollout_id": rollout})
+        opened = await self.must(
+            "POST",
+            "/api/v1/rollouts",
+            {"model": wire_name, "rollout_id": rollout, "group_id": GROUP, "scenario_id": SCENARIO},
+        )
         side.scoped_key = opened["api_key"]
         await self.must("POST", "/api/v1/rollouts", {"model": wire_name, "rollout_id": side.ended_rollout})
         said = {"model": wire_name, "input": "hello"}
@@ -262,6 +268,7 @@ def path_of(route: str, side: Side) -> str:
         "{job_id}": side.job,
         "{key_id}": side.key_id,
         "{response_id}": side.response,
+        "{scenario_id:path}": SCENARIO,
         "{model:path}": f"{side.project}/{side.model}",
         "{route:path}": "rerank",
     }

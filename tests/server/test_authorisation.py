@@ -66,6 +66,16 @@ POST   /api/v1/data/retention                          403 403 403 200  403 403 
 GET    /api/v1/data/retention                          403 403 403 200  403 403 403 200  200  403 403 403
 GET    /api/v1/data/flow                               403 403 403 403  403 403 403 403  200  403 403 403
 
+GET    /api/v1/views/runs                              200 200 200 200  200 200 200 200  200  403 403 403
+GET    /api/v1/views/runs/{project}/{name}             200 200 200 200  403 403 403 403  200  403 403 403
+GET    /api/v1/views/runs/{project}/{name}/series      200 200 200 200  403 403 403 403  200  403 403 403
+GET    /api/v1/views/runs/{project}/{name}/steps       200 200 200 200  403 403 403 403  200  403 403 403
+GET    /api/v1/views/runs/{project}/{name}/groups      403 200 200 200  403 403 403 403  200  403 403 403
+GET    /api/v1/views/runs/{project}/{name}/rollouts    403 200 200 200  403 403 403 403  200  403 403 403
+GET    /api/v1/views/runs/{project}/{name}/scenarios   403 200 200 200  403 403 403 403  200  403 403 403
+GET    /api/v1/views/runs/{project}/{name}/scenarios/{scenario_id:path}  403 200 200 200  403 403 403 403  200  403 403 403
+GET    /api/v1/views/runs/{project}/{name}/extremes    403 200 200 200  403 403 403 403  200  403 403 403
+
 GET    /v1/models                                      200 200 200 200  200 200 200 200  200  200 200 200
 GET    /v1/models/{model:path}                         200 200 200 200  404 404 404 404  200  200 200 404
 GET    /v1/responses/{response_id}                     200 200 200 200  404 404 404 404  200  200 404 404

@@ -55,6 +55,7 @@ async def evaluate(
     agent = as_agent(rollout, reward)
     at = await _step(model, step)
     runner = _Runner(model=model, agent=agent, step=at, seed=seed, retries=infra_retries)
+    began = time.monotonic()
     found = [[EvalRun() for _ in range(repeats)] for _ in scenarios]
     results = await gather_trajectories(
         [
@@ -68,7 +69,8 @@ async def evaluate(
     )
     if split is not None:
         groups = [TrajectoryGroup(results[n * repeats : (n + 1) * repeats]) for n in range(len(scenarios))]
-        await model.log(groups, split=split, step=at)
+        metrics = {"time/step_eval_s": time.monotonic() - began}
+        await model.log(groups, split=split, metrics=metrics, step=at)
     name = model.get_inference_name() if at is None else f"{model.project}/{model.name}@{at}"
     return EvalResult(
         model=name,

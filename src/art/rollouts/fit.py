@@ -12,19 +12,21 @@ import inspect
 import json
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any, cast
 
 from art.backends.options import train_config
+from art.config.budget import Budget
 from art.config.train import TrainConfig
 from art.errors import InvalidInput
 from art.rollouts.failure import is_infrastructure
 from art.rollouts.fit_report import (
     FitResult,
     FitStep,
+    ended_early,
     examples_of,
     nothing_learned,
     progress_line,
@@ -32,6 +34,7 @@ from art.rollouts.fit_report import (
     where_it_stands,
 )
 from art.rollouts.gather import gather_trajectories, gather_trajectory_groups
+from art.rollouts.purse import Purse, budget_of
 from art.rollouts.signature import GIVEN
 from art.rollouts.wrap import RewardFunction, WrappedAgent, wrap
 from art.trajectories import Trajectory, TrajectoryGroup, is_choice
@@ -66,6 +69,7 @@ async def fit(
     max_exceptions: int | float = 0.25,
     infra_retries: int = 3,
     seed: int = 0,
+    budget: Budget | Mapping[str, Any] | None = None,
     on_step: OnStep | None = None,
     verbose: bool = True,
 ) -> FitResult:
@@ -78,6 +82,8 @@ async def fit(
     `eval_scenarios` are run at the end, and every `eval_every` batches; the model must be registered.
     An agent's exceptions are kept with their groups up to `max_exceptions` per batch (a count, or a share below
     1). Infrastructure failures are retried `infra_retries` times with a fresh rollout and are never a reward.
+    `budget` (art.config.budget.Budget, or a mapping with `usd`, `tokens`, `seconds`) ends the run after the batch that
+    reaches it, earlier runs counted.
     """
     _check_positive(steps=steps, groups_per_step=groups_per_step, rollouts_per_group=rollouts_per_group)
     _check_positive(eval_rollouts=eval_rollouts)
@@ -92,23 +98,19 @@ async def fit(
         infra_retries=infra_retries,
         seed=seed,
     )
-    tell, info = say if verbose else _silent, await _known(model, config)
-    tell(where_it_stands(model.name, batch=(batch := info.batch), step=info.step, steps=steps))
-    done: list[FitStep] = []
-    while batch < steps:
-        chosen = scenarios_of_batch(scenarios, batch, groups_per_step, seed)
-        with _telling(tell, stopped(model.name, batch=batch, steps=steps)):
-            report = await runner.batch(chosen, batch, first=not done)
-        batch = report.batch
-        if eval_scenarios and (batch >= steps or (eval_every is not None and batch % eval_every == 0)):
-            measured = await runner.evaluate(eval_scenarios, eval_rollouts, report.step)
-            report = replace(report, eval_reward=measured)
-        done.append(report)
-        tell(progress_line(model.name, report, steps))
-        await _call_back(on_step, report)
-    tell(note := nothing_learned(model.name, done))
-    step, path = await runner.latest()
-    return FitResult(step=step, batch=batch, steps=done, checkpoint_path=path, note=note)
+    loop = _Loop(
+        runner=runner,
+        scenarios=scenarios,
+        steps=steps,
+        groups_per_step=groups_per_step,
+        eval_scenarios=eval_scenarios,
+        eval_every=eval_every,
+        eval_rollouts=eval_rollouts,
+        purse=Purse(budget_of(budget), tell := say if verbose else _silent),
+        on_step=on_step,
+        tell=tell,
+    )
+    return await loop.go(await _known(model, config))
 
 
 @contextmanager
@@ -231,6 +233,7 @@ class _Runner:
 
     async def evaluate(self, scenarios: Sequence[Any], rollouts: int, step: int) -> float:
         """The mean reward over `rollouts` runs of each scenario; logged under `val`."""
+        began = time.monotonic()
         members = [
             self._rollout(
                 scenario, purpose=Purpose.EVALUATE, scenario_id=scenario_id(scenario), member=member
@@ -244,7 +247,9 @@ class _Runner:
             max_exceptions=self.max_exceptions,
             max_concurrency=self.max_concurrency,
         )
-        await self.model.log(results, split="val", step=step)
+        groups = [TrajectoryGroup(results[n : n + rollouts]) for n in range(0, len(results), rollouts)]
+        metrics = {"time/step_eval_s": time.monotonic() - began}
+        await self.model.log(groups, split="val", metrics=metrics, step=step)
         rewards = [result.reward for result in results if isinstance(result, Trajectory)]
         if not rewards:
             raise InvalidInput("no evaluation run ended with a reward", hint="see the group's exceptions")
@@ -259,6 +264,54 @@ class _Runner:
                     raise
             await asyncio.sleep(RETRY_SECONDS * 2**attempt)
         raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Loop:
+    """Batch after batch, with evaluations in between, until all are done or the budget is used up."""
+
+    runner: _Runner
+    scenarios: Sequence[Any]
+    steps: int
+    groups_per_step: int
+    eval_scenarios: Sequence[Any] | None
+    eval_every: int | None
+    eval_rollouts: int
+    purse: Purse
+    on_step: OnStep | None
+    tell: Callable[[str], None]
+
+    async def go(self, info: ModelInfo) -> FitResult:
+        """All batches from where the model stands."""
+        runner, steps, name, batch = self.runner, self.steps, self.runner.model.name, info.batch
+        self.tell(where_it_stands(name, batch=batch, step=info.step, steps=steps))
+        await self.purse.look_back(runner.model)
+        done: list[FitStep] = []
+        while batch < steps and not self.purse.reason:
+            chosen = scenarios_of_batch(self.scenarios, batch, self.groups_per_step, runner.seed)
+            with _telling(self.tell, stopped(name, batch=batch, steps=steps)):
+                report = await runner.batch(chosen, batch, first=not done)
+            batch = report.batch
+            report = await self._evaluated(report)
+            done.append(report)
+            self.tell(progress_line(name, report, steps))
+            self.purse.spend(report.metrics)
+            await _call_back(self.on_step, report)
+        self.tell(ended_early(name, self.purse.reason, batch=batch, steps=steps))
+        self.tell(note := nothing_learned(name, done))
+        step, path = await runner.latest()
+        stopped_by = self.purse.reason if batch < steps else ""
+        return FitResult(step, batch, done, checkpoint_path=path, note=note, stopped_by=stopped_by)
+
+    async def _evaluated(self, report: FitStep) -> FitStep:
+        """The report with the evaluation that is due after it."""
+        due = report.batch >= self.steps or (
+            self.eval_every is not None and report.batch % self.eval_every == 0
+        )
+        if not self.eval_scenarios or not due:
+            return report
+        measured = await self.runner.evaluate(self.eval_scenarios, self.eval_rollouts, report.step)
+        return replace(report, eval_reward=measured)
 
 
 def _require_calls(model: str, groups: Sequence[TrajectoryGroup]) -> None:

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from art.backends.options import train_config
+from art.config.budget import Budget
 from art.errors import Conflict
 from art.rollouts.pipeline_groups import GroupRolloutFn
 from art.rollouts.pipeline_retention import CheckpointRetentionStrategy, Retention
@@ -16,6 +17,7 @@ from art.rollouts.pipeline_scenarios import Position, Scenarios
 from art.rollouts.pipeline_signals import first_signal_asks
 from art.rollouts.pipeline_status import StatusReporter
 from art.rollouts.pipeline_step import EvalFn, Program
+from art.rollouts.purse import Purse, budget_of
 
 if TYPE_CHECKING:
     from art.backends.protocol import Backend
@@ -46,6 +48,9 @@ class PipelineTrainer:
 
     Checkpoints: every `checkpoint_retention_interval` train calls what `checkpoint_retention_strategy` does not
     keep is deleted. Every published step is saved, so that `save_checkpoint` changes nothing.
+
+    `budget` (art.config.budget.Budget, or a mapping with `usd`, `tokens`, `seconds`) ends the run after the step that reaches
+    it, earlier runs counted; `stopped_by` then says so.
 
     Resuming: after each step the model's state says which scenarios are done; `resume` goes on there, gives those
     out again whose groups were not trained, and needs the same scenarios in the same order.
@@ -84,6 +89,7 @@ class PipelineTrainer:
         checkpoint_retention_strategy: CheckpointRetentionStrategy | None = None,
         checkpoint_retention_interval: int = 1,
         resume: bool = True,
+        budget: Budget | Mapping[str, Any] | None = None,
         **train_options: Any,
     ) -> None:
         self._settings = PipelineSettings(
@@ -103,12 +109,11 @@ class PipelineTrainer:
         train_config(options, type(backend).__name__)  # refused now, not after the first batch was sampled
         retention = Retention(checkpoint_retention_strategy, checkpoint_retention_interval)
         self._program = Program(model, backend, rollout_fn, config, eval_fn, options, retention)
-        total = (
-            len(scenarios) if total_scenarios is None and isinstance(scenarios, Sized) else total_scenarios
-        )
-        self._reporter = StatusReporter(model.name, log_interval_seconds, status_ewa_alpha, total)
-        self._resume = resume
-        self._source = scenarios
+        if total_scenarios is None and isinstance(scenarios, Sized):
+            total_scenarios = len(scenarios)
+        self._reporter = StatusReporter(model.name, log_interval_seconds, status_ewa_alpha, total_scenarios)
+        self._resume, self._source = resume, scenarios
+        self._budget, self.stopped_by = budget_of(budget), ""
         self._scenarios: Scenarios | None = None
         self._run: PipelineRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -162,12 +167,18 @@ class PipelineTrainer:
             self._scenarios = Scenarios(self._source, position)
             said = _where_it_stands(position, info.step)
         self._reporter.begin(said)
+        purse = Purse(self._budget, self._reporter.tell)
+        await purse.look_back(model)
         self._run = PipelineRun(
-            self._program, self._settings, self._reporter, scenarios=self._scenarios, info=info
+            self._program, self._settings, self._reporter, scenarios=self._scenarios, info=info, purse=purse
         )
-        if self._asked_to_stop:
+        if self._asked_to_stop or purse.reason:
             self._run.request_stop()
-        await self._run.go()
+        try:
+            await self._run.go()
+        finally:
+            self.stopped_by = purse.reason
+        self._reporter.tell(purse.reason)
 
 
 def _options(named: Mapping[str, Any], normalize_advantages: bool, save_checkpoint: bool) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from art.rollouts.pipeline_scenarios import Scenarios
 from art.rollouts.pipeline_schedule import FinishedGroup, Schedule
 from art.rollouts.pipeline_status import PipelineStatus, StatusReporter
 from art.rollouts.pipeline_step import IdleMeter, Program, Stepper
+from art.rollouts.purse import Purse
 from art.trajectories import TrajectoryGroup
 from art.types.wire import ModelInfo
 
@@ -83,6 +84,7 @@ class PipelineRun:
         *,
         scenarios: Scenarios,
         info: ModelInfo,
+        purse: Purse,
     ) -> None:
         self._program = program
         self._settings = settings
@@ -93,6 +95,7 @@ class PipelineRun:
             program, scenarios, self._idle, step=info.step, batch=info.batch, say=reporter.tell
         )
         self._schedule = settings.schedule()
+        self._purse = purse
         self._stop = asyncio.Event()
         self._evaluation_due = settings.eval_at_start and program.eval_fn is not None
         self._next: tuple[int, Any] | None = None
@@ -266,6 +269,9 @@ class PipelineRun:
 
     def _collect_step(self, result: TrainResult) -> None:
         self._schedule.trained()
+        self._purse.spend(self._stepper.row)
+        if self._purse.reason:
+            self._stop.set()
         self._in_vain, self._hopeless = 0, None
         every = self._settings.eval_every_n_steps
         due = bool(every) and result.published and result.step % every == 0

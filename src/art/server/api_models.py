@@ -98,8 +98,7 @@ async def roll_back(call: ApiCall) -> wire.ModelInfo:
 
 async def log(call: ApiCall) -> wire.Logged:
     row = await _row(call, entry_of(call))
-    count = await history.record(call.gateway.store, row, call.body(wire.LogRequest))
-    return wire.Logged(rollouts=count)
+    return await history.record(call.gateway.store, row, call.body(wire.LogRequest))
 
 
 async def get_history(call: ApiCall) -> wire.HistoryRows:

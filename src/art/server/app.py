@@ -12,7 +12,16 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from art.errors import ArtError, InfraError, InvalidInput, MethodNotAllowed, NotFound
-from art.server import api_audit, api_data, api_health, api_jobs, api_keys, api_models, api_rollouts
+from art.server import (
+    api_audit,
+    api_data,
+    api_health,
+    api_jobs,
+    api_keys,
+    api_models,
+    api_rollouts,
+    views_lists,
+)
 from art.server.dialects.anthropic import routes as anthropic_routes
 from art.server.dialects.chat import routes as chat_routes
 from art.server.dialects.completions import routes as completion_routes
@@ -40,6 +49,7 @@ def api_routes() -> list[ApiRoute]:
             *api_keys.ROUTES,
             *api_audit.ROUTES,
             *api_data.ROUTES,
+            *views_lists.ROUTES,
         ]
     )
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from art.errors import Conflict, DeadlineExceeded, InfraError, Overloaded
+from art.store.readers import Readers
 from art.store.schema import migrate
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class Database:
         self._failure: InfraError | None = None
         """Why one of the threads is not there any more."""
         self._submitted, self._written, self._read = 0, 0, 0
+        self._readers = Readers(file)
 
     def open(self) -> None:
         """Create or migrate the file and start the threads. InfraError where the disk or another process is in the way."""
@@ -75,6 +77,7 @@ class Database:
         if self._closed:
             return
         self._closed = True
+        self._readers.close()
         deadline = time.monotonic() + CLOSE_SECONDS
         with contextlib.suppress(queue.Full):
             for waiting in (self._writes, self._reads):
@@ -116,6 +119,13 @@ class Database:
     async def read(self, run: Callable[[sqlite3.Connection], T]) -> T:
         """Run on the reader thread; the connection refuses writes."""
         return await self._submit(self._reads, run)
+
+    async def view(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        """Run what a person looks at: beside the other operations, which it keeps from nothing, and with a deadline."""
+        try:
+            return await self._readers.read(run)
+        except sqlite3.Error as error:
+            raise store_error(error) from error
 
     async def flush(self) -> None:
         """Bring everything that was committed into the file itself, so that the log beside it holds no deleted text."""

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from art.errors import DeadlineExceeded, InfraError, Overloaded
-from art.store.database import store_error
 
 T = TypeVar("T")
 THREADS = 2
@@ -36,9 +35,9 @@ _INSTRUCTIONS = 20_000
 class Readers:
     """Threads with a read-only connection each to one database file."""
 
-    def __init__(self, file: Path, *, options: str = "mode=ro") -> None:
-        """`options` are those of SQLite's URI; `immutable=1` is for a file that nobody writes, on a disk that is read-only."""
-        self._uri = f"{file.absolute().as_uri()}?{options}"
+    def __init__(self, file: Path) -> None:
+        """The file need not be there before the first query."""
+        self._uri = f"{file.absolute().as_uri()}?mode=ro"
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="store-view")
         self._mine = threading.local()
         self._opened: list[sqlite3.Connection] = []
@@ -48,7 +47,7 @@ class Readers:
     async def read(self, query: Callable[[sqlite3.Connection], T], *, seconds: float = DEADLINE_SECONDS) -> T:
         """What `query` finds, on one of the threads, in one state of the store.
 
-        DeadlineExceeded after `seconds`, Overloaded when too many wait, InfraError when the file cannot be read.
+        DeadlineExceeded after `seconds`, Overloaded when too many wait; what SQLite says otherwise is raised as it is.
         """
         if self._closed:
             raise InfraError("the store is closed", hint="the server is stopping; start it again")
@@ -88,10 +87,10 @@ class Readers:
                 conn.set_progress_handler(None, 0)
                 with contextlib.suppress(sqlite3.Error):
                     conn.execute("ROLLBACK")
-        except sqlite3.Error as error:
-            if "interrupted" in str(error):
+        except sqlite3.OperationalError as error:
+            if deadline.passed():
                 raise _too_long() from error
-            raise store_error(error) from error
+            raise
 
     def _connection(self) -> sqlite3.Connection:
         conn: sqlite3.Connection | None = getattr(self._mine, "conn", None)

@@ -193,6 +193,8 @@ class JobSpec(BaseModel):
     notes: list[str] = Field(default_factory=list)
     raised: int = 0
     """Rollouts of the batch that raised before they were trajectories."""
+    scenarios: list[str] = Field(default_factory=list)
+    """Digests of the scenarios that the batch was handed over with."""
 
 
 class JobRow(BaseModel):

@@ -139,4 +139,4 @@ def _mark_hits(conn: Conn, ids: Sequence[int], lines: Sequence[RolloutLine], sea
             f" AND rowid BETWEEN ? AND ? LIMIT 1",
             (*MARKS, query, number << CALL_BITS, (number + 1 << CALL_BITS) - 1),
         ).fetchone()
-        line.hit = found[0] if found is not None else ""
+        line.hit = found[0].replace("\n", " ") if found is not None else ""

@@ -158,6 +158,15 @@ MIGRATIONS: tuple[tuple[Step, ...], ...] = (
         *figure_rows.TABLES,
         figure_rows.fill,
     ),
+    (
+        # What the figures of a run come to (types/cumulative), and the scenarios it has met, as digests.
+        """CREATE TABLE run_totals (
+            project TEXT NOT NULL, name TEXT NOT NULL, totals TEXT NOT NULL, PRIMARY KEY (project, name)
+        ) STRICT""",
+        """CREATE TABLE run_scenarios (
+            project TEXT NOT NULL, name TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (project, name, digest)
+        ) STRICT, WITHOUT ROWID""",
+    ),
 )
 
 

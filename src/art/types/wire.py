@@ -214,6 +214,8 @@ class LogRequest(Wire):
 
 class Logged(BaseModel):
     rollouts: int
+    row: dict[str, Any] = Field(default_factory=dict)
+    """The history row as it is kept: what was sent, under full names, and the sums over the run."""
 
 
 class HistoryRows(BaseModel):
