@@ -209,10 +209,13 @@ function RunFrame({ route, view }) {
       <${Guarded} key=${route.view} view=${view} route=${route} run=${resource.data} runError=${resource.error} />`}`;
 }
 
-/** Below a tab (a group, a rollout, a scenario) Esc goes to the tab. */
+/** Below a tab (a group, a rollout, a scenario) Esc goes to the tab; from a rollout to the list or group it was opened from. */
 function deeper(route, active, label) {
   const { project, name } = route.params;
   if (route.view === "run") return [];
   if (route.view === active) return [[name, href("run", { project, name })]];
-  return [[name, href("run", { project, name })], [label, href(active, { project, name })]];
+  const list = Object.fromEntries(new URLSearchParams(route.query.in ?? ""));
+  const up = [[name, href("run", { project, name })], [label, href(active, { project, name }, route.view === "trajectory" ? list : {})]];
+  if (route.view === "trajectory" && list.group) up.push(["Group", href("group", { project, name, group_id: list.group }, { member: route.params.rollout_id })]);
+  return up;
 }

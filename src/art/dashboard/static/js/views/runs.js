@@ -15,7 +15,7 @@ function columns(chosen, choose) {
   return [
     { key: "name", label: "Run", render: (run) => html`<span class="of-project">${run.project}/</span>${run.name}` },
     { key: "state", label: "State", render: (run) => html`<${Badge} kind=${{ training: "info", sampling: "ok" }[run.state]}>${run.state}<//>` },
-    { key: "step", label: "Step", align: "right", title: "Published checkpoints", render: (run) => count(run.step) },
+    { key: "step", label: "Step", align: "right", title: "Published checkpoints", render: (run) => html`<a href=${href("steps", run)} title="Its steps">${count(run.step)}</a>` },
     { key: "line", label: "Reward by step", render: (run) => html`<${Sparkline} values=${run.rewards} label="Training reward" />` },
     { key: "reward", label: "Reward, first to newest", align: "right", title: "Mean training reward of the first and the newest step", render: (run) => html`<${Change} first=${run.reward_first} last=${run.reward_last} />` },
     { key: "val", label: "Evaluation", align: "right", title: "Mean reward of the newest evaluation", render: (run) => reward(run.val_reward_last) },
