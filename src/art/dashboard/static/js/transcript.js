@@ -46,10 +46,10 @@ function Reasoning({ text, marks, at }) {
 function ToolCall({ call, marks, different }) {
   const given = call.arguments ?? "";
   const text = typeof given === "string" ? given : JSON.stringify(given);
-  return html`<section class=${cls("tool-call", different && "is-different")} aria-label=${`Calls ${call.name}`}>
+  return html`<div class=${cls("tool-call", different && "is-different")}>
     <p class="tool-call-name"><span class="muted" aria-hidden="true">→ </span><code>${call.name}</code>${different && html`<${Here} />`}</p>
     <${Folded} text=${marks ? text : prettyJson(text) ?? text} marks=${marks} fold=${FOLD_DATA} code />
-  </section>`;
+  </div>`;
 }
 
 /** A text; a long one begins folded, unless it holds the place that is looked for. */
