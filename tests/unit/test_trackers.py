@@ -481,3 +481,31 @@ def test_trackers_of_a_block_are_closed_at_its_end_and_others_stay(tmp_path: Pat
     asyncio.run(program())
     assert [one.step for one in fits.rows] == [0]
     assert [one.step for one in mine.rows] == [0, 1]
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["works", "fails"])
+def test_a_fit_reports_its_rows_and_closes_what_it_was_given(fails: bool) -> None:
+    from test_client_fit import rollout
+
+    tracker = NotingTracker()
+    if fails:
+        tracker.does["log"] = lambda _: sys.exit(1)
+
+    async def program() -> art.FitResult:
+        model = trainable()
+        await model.register(art.RemoteBackend(gateway.url, KEY))
+        options: dict[str, Any] = {
+            "steps": 2,
+            "groups_per_step": 1,
+            "rollouts_per_group": 2,
+            "verbose": False,
+        }
+        with pytest.raises(ConfigError, match="there is no tracker 'nobody'"):
+            await art.fit(model, rollout, [1, 2], trackers=["nobody"], **options)
+        return await art.fit(model, rollout, [1, 2], trackers=[tracker], **options)
+
+    with FakeGateway() as gateway:
+        result = asyncio.run(program())
+    assert result.batch == 2
+    assert [one.split for one in tracker.rows] == ([] if fails else ["train", "train"])
+    assert tracker.closed.is_set()
