@@ -248,7 +248,8 @@ class Divergence(BaseModel):
     message: int
     """Index into `messages`."""
     character: int
-    """Into that message's reasoning, text and tool calls, in this order, joined by line feeds."""
+    """Into that message's reasoning, text and tool calls (`name(arguments)`), in this order, joined by line feeds; what is
+    empty is left out."""
 
 
 class GroupDetail(BaseModel):
@@ -350,6 +351,8 @@ class TokenPage(BaseModel):
     """The step that sampled it."""
     advantage: float | None = None
     """One for the whole choice."""
+    withheld: str = ""
+    """Why no token is listed: their call was redacted, or its tokens are gone."""
 
 
 class ScenarioLine(BaseModel):
