@@ -77,6 +77,7 @@ POST   /api/v1/data/retention                          403 403 403 200  403 403 
 GET    /api/v1/data/retention                          403 403 403 200  403 403 403 200  200  403 403 403
 GET    /api/v1/data/flow                               403 403 403 403  403 403 403 403  200  403 403 403
 
+GET    /api/v1/views/metrics                           200 200 200 200  200 200 200 200  200  403 403 403
 GET    /api/v1/views/runs                              200 200 200 200  200 200 200 200  200  403 403 403
 GET    /api/v1/views/runs/{project}/{name}             200 200 200 200  403 403 403 403  200  403 403 403
 GET    /api/v1/views/runs/{project}/{name}/series      200 200 200 200  403 403 403 403  200  403 403 403
