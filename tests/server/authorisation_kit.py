@@ -206,6 +206,7 @@ async def world(root: Path, base: Path) -> AsyncIterator[World]:
     resolved = ResolvedBaseModel(
         name="tiny", path=str(base), sha256="x", parameters=1, context_length=1024, source="folder"
     )
+    gateway.live.close()  # a stream of changes ends at once: nobody here reads one on
     made = World(gateway, build_app(gateway), resolved)
     made.admin = (root / "server" / "admin.key").read_text().strip()
     try:
@@ -242,6 +243,9 @@ def bodies_of(side: Side) -> dict[str, Any]:
         "POST /api/v1/keys": {"role": "infer", "project": side.project},
         "PATCH /api/v1/keys/{key_id}": {"quotas": {"calls_per_minute": 60}},
         "POST /api/v1/keys/{key_id}/rotate": {"grace_seconds": 3600},
+        "PUT /api/v1/rollouts/{rollout_id}/note": {"flag": "check"},
+        "PUT /api/v1/views/saved/{project}": {"name": "mine", "location": "#/"},
+        "PUT /api/v1/models/{project}/{name}/run-config": {"config": {"steps": 3}},
         "POST /api/v1/data/purge": {"project": side.project, "dry_run": True},
         "POST /api/v1/data/retention": {"project": side.project, "keep_seconds": 1e9, "dry_run": True},
     }
@@ -269,6 +273,7 @@ def path_of(route: str, side: Side) -> str:
         "{key_id}": side.key_id,
         "{response_id}": side.response,
         "{scenario_id:path}": SCENARIO,
+        "{group_id:path}": GROUP,
         "{model:path}": f"{side.project}/{side.model}",
         "{route:path}": "rerank",
     }
@@ -280,4 +285,5 @@ def path_of(route: str, side: Side) -> str:
 def asked_of(side: Side, route: str) -> Asked:
     """The request of a route, such as `GET /api/v1/models`."""
     method, path = route.split()
-    return Asked(method, path_of(path, side), bodies_of(side).get(route))
+    query = f"?call_id={side.response.removeprefix('resp_')}" if path.endswith("/tokens") else ""
+    return Asked(method, path_of(path, side) + query, bodies_of(side).get(route))

@@ -24,6 +24,7 @@ import httpx2
 
 from art.backends.http import Endpoint
 from art.errors import ConfigError, ServerStartFailed
+from art.utils.console import say
 
 START_SECONDS = 120.0
 """Deadline of a start: importing and opening the store takes about two seconds, on a busy machine many more."""
@@ -142,6 +143,8 @@ class ChildServer:
                 found = self._running()
                 if found is not None:
                     threading.Thread(target=process.wait, name="art-serve-reaper", daemon=True).start()
+                    if len(self._starts) == 1:
+                        say(f"dashboard: {found.url}/  (art ui {self.root} opens it)", style="dim")
                     return found
                 if time.monotonic() >= give_up:
                     process.terminate()
@@ -205,6 +208,11 @@ class ChildServer:
         return ServerStartFailed(
             f"the server on {self.root} did not come up", cause=f"{cause}\n{tail}".strip(), hint=hint
         )
+
+
+def running_server(root: Path) -> Endpoint | None:
+    """Of the server that runs on a folder; None where none does. Starts nothing, and writes nothing."""
+    return ChildServer(root)._running()
 
 
 @contextlib.contextmanager

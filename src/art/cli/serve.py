@@ -132,3 +132,4 @@ def _say_ready(gateway: Gateway) -> None:
         typer.echo(f"art serve: {gateway.tls_url}  and for programs on this machine")
     typer.echo(f"art serve: {gateway.url}  folder {gateway.root}")
     typer.echo(f"admin key: {gateway.root / 'server' / 'admin.key'}")
+    typer.echo(f"dashboard: {gateway.url}/  (art ui {gateway.root} opens it)")

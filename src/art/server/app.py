@@ -20,7 +20,10 @@ from art.server import (
     api_keys,
     api_models,
     api_rollouts,
+    views_detail,
     views_lists,
+    views_live,
+    views_remarks,
 )
 from art.server.dialects.anthropic import routes as anthropic_routes
 from art.server.dialects.chat import routes as chat_routes
@@ -31,6 +34,7 @@ from art.server.dialects.upstreams import routes as upstream_routes
 from art.server.endpoint import ApiRoute, starlette_route
 from art.server.guard import Guard
 from art.server.intake import Intake
+from art.server.page import page_routes
 from art.server.responses import error_response, shape_of
 from art.server.state import Gateway
 from art.server.upstreams import not_served, route_of
@@ -50,13 +54,16 @@ def api_routes() -> list[ApiRoute]:
             *api_audit.ROUTES,
             *api_data.ROUTES,
             *views_lists.ROUTES,
+            *views_detail.ROUTES,
+            *views_remarks.ROUTES,
+            *views_live.ROUTES,
         ]
     )
 
 
 def build_app(gateway: Gateway) -> Starlette:
     """The application over one gateway. Starting and stopping the gateway is not its business."""
-    table: list[BaseRoute] = [starlette_route(route) for route in api_routes()]
+    table: list[BaseRoute] = [*page_routes(), *(starlette_route(route) for route in api_routes())]
     table += [*chat_routes(), *responses_routes(), *anthropic_routes(), *completion_routes(), *model_routes()]
     table += upstream_routes()  # the last: what no dialect serves
     app = Starlette(

@@ -13,6 +13,7 @@ from art.store import extremes, group_lists, rollout_lists, run_lists, series, s
 from art.store.records import Role
 from art.store.sql import Conn
 from art.types import wire_views as views
+from art.types.metrics import METRICS
 from art.types.policy import Purpose, RolloutStatus
 
 T = TypeVar("T")
@@ -20,6 +21,11 @@ MAX_POINTS = 10_000
 """Of one series."""
 MAX_METRICS = 200
 PURPOSES = {"train": Purpose.TRAIN, "evaluate": Purpose.EVALUATE}
+
+
+async def list_metrics(call: ApiCall) -> views.MetricList:
+    _query(call)
+    return views.MetricList(metrics=list(METRICS))
 
 
 async def list_runs(call: ApiCall) -> views.RunList:
@@ -167,6 +173,10 @@ _RUNS = "/api/v1/views/runs"
 _RUN = f"{_RUNS}/{{project}}/{{name}}"
 
 ROUTES = [
+    ApiRoute(
+        "GET", "/api/v1/views/metrics", Role.INFER, list_metrics, "What figures are called, and what they mean",
+        response=views.MetricList,
+    ),
     ApiRoute("GET", _RUNS, Role.INFER, list_runs, "Runs, the newest change first", response=views.RunList),
     ApiRoute("GET", _RUN, Role.INFER, get_run, "One run: figures, statuses, fates", response=views.RunDetail),
     ApiRoute(

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from art.errors import Conflict, DeadlineExceeded, InfraError, Overloaded
+from art.store.changes import Changes
 from art.store.readers import Readers
 from art.store.schema import migrate
 
@@ -55,6 +56,8 @@ class Database:
         """Why one of the threads is not there any more."""
         self._submitted, self._written, self._read = 0, 0, 0
         self._readers = Readers(file)
+        self.changes = Changes()
+        """What each commit changes."""
 
     def open(self) -> None:
         """Create or migrate the file and start the threads. InfraError where the disk or another process is in the way."""
@@ -173,6 +176,7 @@ class Database:
         stopping = False
         while not stopping:
             with contextlib.closing(self._connect()) as conn:
+                self.changes.attach(conn)
                 # A transaction that could not be rolled back stays; only a new connection is free of it.
                 while not stopping and not conn.in_transaction:
                     tasks, stopping = self._next_group()
@@ -201,8 +205,7 @@ class Database:
                 return tasks, False
         return tasks, True
 
-    @staticmethod
-    def _run_group(conn: sqlite3.Connection, tasks: list[_Task]) -> None:
+    def _run_group(self, conn: sqlite3.Connection, tasks: list[_Task]) -> None:
         outcomes: list[tuple[_Task, Any, BaseException | None]] = []
         first: sqlite3.Error | None = None
         try:
@@ -218,7 +221,9 @@ class Database:
                     outcomes.append((task, None, _classify(error)))
                 conn.execute("RELEASE task")
             conn.execute("COMMIT")
+            self.changes.committed()
         except sqlite3.Error as error:
+            self.changes.discard()
             failure = store_error(first or error)
             if conn.in_transaction:
                 with contextlib.suppress(sqlite3.Error):

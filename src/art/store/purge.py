@@ -98,6 +98,8 @@ def delete(conn: Conn, rollouts: Sequence[tuple[str, str]], wanted: PurgeFilter)
     if rollouts:
         rollout_facts.remember_to_tidy(conn)
     for statement in (
+        f"DELETE FROM trained_choices WHERE call_id IN {calls}",
+        f"DELETE FROM notes WHERE rollout_id IN {these}",
         f"DELETE FROM choices WHERE call_id IN {calls}",
         f"DELETE FROM calls WHERE rollout_id IN {these}",
         *(f"DELETE FROM {table} WHERE {_theirs(table)}" for table in STRAY),

@@ -167,7 +167,32 @@ MIGRATIONS: tuple[tuple[Step, ...], ...] = (
             project TEXT NOT NULL, name TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (project, name, digest)
         ) STRICT, WITHOUT ROWID""",
     ),
+    (
+        """CREATE TABLE trained_choices (
+            call_id TEXT NOT NULL, choice INTEGER NOT NULL, step INTEGER NOT NULL,
+            advantage REAL, blob TEXT,
+            PRIMARY KEY (call_id, choice)
+        ) STRICT""",
+        """CREATE TABLE notes (
+            rollout_id TEXT PRIMARY KEY, flag TEXT, note TEXT NOT NULL, key_id TEXT, time REAL NOT NULL
+        ) STRICT""",
+        """CREATE TABLE saved_views (
+            project TEXT NOT NULL, name TEXT NOT NULL, location TEXT NOT NULL, key_id TEXT, time REAL NOT NULL,
+            PRIMARY KEY (project, name)
+        ) STRICT""",
+        """CREATE TABLE run_configs (
+            project TEXT NOT NULL, name TEXT NOT NULL, config TEXT NOT NULL, origin TEXT NOT NULL, time REAL NOT NULL,
+            PRIMARY KEY (project, name)
+        ) STRICT""",
+    ),
 )
+
+
+def schema_version(conn: sqlite3.Connection) -> int:
+    """Of the database as it is; 0 for one without tables."""
+    if not conn.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone():
+        return 0
+    return int(conn.execute("SELECT COALESCE(MAX(version), 0) FROM schema_version").fetchone()[0])
 
 
 def migrate(conn: sqlite3.Connection, migrations: tuple[tuple[Step, ...], ...] = MIGRATIONS) -> int:
@@ -175,7 +200,7 @@ def migrate(conn: sqlite3.Connection, migrations: tuple[tuple[Step, ...], ...] =
     conn.execute(
         "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, applied_at REAL NOT NULL) STRICT"
     )
-    current = int(conn.execute("SELECT COALESCE(MAX(version), 0) FROM schema_version").fetchone()[0])
+    current = schema_version(conn)
     if current > len(migrations):
         raise ConfigError(
             f"the store has schema version {current}, this release knows {len(migrations)}",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from art.store.sql import Conn
+from art.types.metrics import state_of
 from art.types.wire_views import Figure, Series, SeriesSet
 
 LOW, HIGH = "_ci_low", "_ci_high"
@@ -91,14 +92,20 @@ def thinned(values: Sequence[float], most: int) -> list[int]:
 
 
 def figures(conn: Conn, project: str, name: str) -> list[Figure]:
-    """Every metric of a run, in short, by name. `state` is for whoever knows the bands."""
+    """Every metric of a run, in short, by name."""
     found = conn.execute(
         "SELECT metric, COUNT(*) AS count, MAX(step) AS step, value FROM run_figures"
         " WHERE project = ? AND name = ? GROUP BY metric ORDER BY metric",
         (project, name),
     )
     return [
-        Figure(name=row["metric"], last=row["value"], last_step=row["step"], count=row["count"])
+        Figure(
+            name=row["metric"],
+            last=row["value"],
+            last_step=row["step"],
+            count=row["count"],
+            state=state_of(row["metric"], row["value"]),
+        )
         for row in found
         if math.isfinite(row["value"])
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from art.store.pages import cursor_of, key_of
 from art.store.sql import Conn, Row, loads
+from art.types.metrics import state_of
 from art.types.policy import RolloutStatus
 from art.types.wire_views import StepLine, StepList
 
@@ -12,7 +13,7 @@ _COUNT = "data/step_num_"
 
 
 def steps(conn: Conn, project: str, name: str, *, limit: int = 50, cursor: str | None = None) -> StepList:
-    """Newest first. `warnings` are for whoever knows the figures' bands."""
+    """Newest first."""
     behind = None if cursor is None else key_of("steps", cursor, parts=1)[0]
     found = conn.execute(
         "SELECT batches.batch, batches.step, published, reason, time, metrics, jobs.started_at, jobs.ended_at"
@@ -47,5 +48,6 @@ def _line(conn: Conn, project: str, name: str, row: Row) -> StepLine:
         reward=metrics.get("train/reward"),
         reward_std_dev=metrics.get("train/reward_std_dev"),
         statuses={status: count for status, count in counts.items() if count},
+        warnings=[metric for metric, value in metrics.items() if state_of(metric, value) == "warning"],
         metrics=metrics,
     )

@@ -26,6 +26,7 @@ from art.store import (
 )
 from art.store.accounts import Accounts
 from art.store.blobs import BlobStore, blob_path
+from art.store.changes import Change
 from art.store.database import Database, store_error
 from art.store.keeping import Keeping
 from art.store.purge import PurgeFilter
@@ -44,6 +45,7 @@ from art.store.records import (
     RolloutRow,
 )
 from art.store.redaction import KeepEverything, Redaction
+from art.store.remarks import Remarks
 from art.store.run_log import RunLog
 from art.store.sql import Conn
 from art.types.jobs import CheckpointInfo
@@ -61,14 +63,15 @@ V = TypeVar("V")
 class Store:
     """Opened once per folder (`server/`). All methods may be called from any task of one event loop."""
 
-    def __init__(self, root: Path, redact: Redaction) -> None:
+    def __init__(self, root: Path, redact: Redaction, database: Database | None = None) -> None:
         self.root = root
         self.blobs = BlobStore(root / BLOBS)
-        self._db = Database(root / DATABASE)
+        self._db = database or Database(root / DATABASE)
         self.accounts = Accounts(self._db)
         self._redact = redact
         self.keeping = Keeping(self._db, self.blobs)
         self.run_log = RunLog(self._db, redact)
+        self.remarks = Remarks(self._db, self.blobs, redact)
 
     @classmethod
     async def open(cls, root: Path, *, redact: Redaction | None = None) -> Store:
@@ -89,6 +92,10 @@ class Store:
     async def view(self, query: Callable[[Conn], V]) -> V:
         """What a query of the lists finds (`rollout_lists`, `run_lists` and the like)."""
         return await self._db.view(query)
+
+    def watch(self, tell: Callable[[Sequence[Change]], None]) -> None:
+        """Have every commit told, on the store's own thread; `tell` must neither wait nor raise."""
+        self._db.changes.tell = tell
 
     @property
     def work(self) -> tuple[int, int]:

@@ -33,7 +33,7 @@ Inference: POST /v1/chat/completions, POST /v1/responses, GET /v1/responses/{id}
     A call's rollout: the URL's, else the header `X-ART-Rollout` (an id that is new opens a rollout: purpose train,
     the caller's sampling; role rollout), else the key's, else the one open conversation it continues. Further headers:
     X-ART-Project, X-ART-Scenario, X-ART-Group, X-ART-Member (a number), X-ART-Agent, X-ART-Auxiliary (true or false),
-    X-ART-Timeout (seconds).
+    X-ART-Timeout (seconds), X-ART-Purpose (`evaluate`: what the call opens is never trained).
     `Idempotency-Key` replays an answer inside a rollout.
 Errors: {"error": {"code", "message", "cause", "hint"}} on the control API; OpenAI's shape plus `code` on /v1.
 """

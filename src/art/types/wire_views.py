@@ -11,6 +11,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from art.types.policy import Purpose, RolloutStatus
+from art.types.wire_server_view import Note as Note
+from art.types.wire_server_view import QueueInfo as QueueInfo
+from art.types.wire_server_view import RunConfig as RunConfig
+from art.types.wire_server_view import SavedView as SavedView
+from art.types.wire_server_view import SavedViews as SavedViews
+from art.types.wire_server_view import ServerView as ServerView
 
 
 class MetricInfo(BaseModel):
@@ -248,7 +254,8 @@ class Divergence(BaseModel):
     message: int
     """Index into `messages`."""
     character: int
-    """Into that message's reasoning, text and tool calls, in this order, joined by line feeds."""
+    """Into that message's reasoning, text and tool calls (`name(arguments)`), in this order, joined by line feeds; what is
+    empty is left out."""
 
 
 class GroupDetail(BaseModel):
@@ -303,16 +310,6 @@ class CallChoice(BaseModel):
     trained_tokens: int = 0
 
 
-class Note(BaseModel):
-    """A person's flag and note at a rollout."""
-
-    flag: Literal["good", "bad", "check"] | None = None
-    note: str = Field("", max_length=4000)
-    by: str | None = None
-    """Id of the key that set it."""
-    time: float | None = None
-
-
 class TrajectoryDetail(BaseModel):
     rollout: RolloutLine
     next: str = ""
@@ -350,6 +347,8 @@ class TokenPage(BaseModel):
     """The step that sampled it."""
     advantage: float | None = None
     """One for the whole choice."""
+    withheld: str = ""
+    """Why no token is listed: their call was redacted, or its tokens are gone."""
 
 
 class ScenarioLine(BaseModel):
@@ -398,51 +397,6 @@ class Extremes(BaseModel):
     correlation_tokens: float | None = None
     """Pearson's r of reward and sampled tokens over the points; None where one of them does not vary."""
     correlation_tool_errors: float | None = None
-
-
-class SavedView(BaseModel):
-    name: str = Field(min_length=1, max_length=100)
-    location: str = Field(max_length=4000)
-    """The part of the address behind `#`."""
-
-
-class SavedViews(BaseModel):
-    views: list[SavedView]
-
-
-class QueueInfo(BaseModel):
-    name: str
-    """`calls`, `jobs`, `store`, or a worker's."""
-    waiting: int
-    running: int
-    limit: int | None = None
-
-
-class ServerView(BaseModel):
-    """The server, now."""
-
-    version: str
-    started_at: float
-    read_only: bool
-    """`art ui`: no engine and no trainer, so nothing can be sampled or changed."""
-    queues: list[QueueInfo]
-    workers: list[dict[str, Any]]
-    """As in Health."""
-    sampled_tokens_per_second: float | None = None
-    """Over the last minute; so are the others."""
-    calls_per_minute: float | None = None
-    refused_per_minute: float | None = None
-    memory_bytes: int
-    store_bytes: int
-    open_connections: int | None = None
-
-
-class RunConfig(BaseModel):
-    """The resolved configuration of one `art run`."""
-
-    config: dict[str, Any]
-    origin: dict[str, str] = Field(default_factory=dict)
-    """Dotted name to `default`, `run.toml`, `environment` or `flag`."""
 
 
 CallNode.model_rebuild()
