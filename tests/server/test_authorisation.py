@@ -60,6 +60,7 @@ DELETE /api/v1/views/saved/{project}                   403 404 404 404  403 403 
 PUT    /api/v1/models/{project}/{name}/run-config      403 403 200 200  403 403 403 403  200  403 403 403
 GET    /api/v1/views/events                            200 200 200 200  200 200 200 200  200  403 403 403
 GET    /api/v1/views/server                            403 403 403 200  403 403 403 200  200  403 403 403
+GET    /api/v1/views/key                               200 200 200 200  200 200 200 200  200  403 403 403
 
 GET    /api/v1/jobs/{job_id}                           403 403 200 200  403 403 404 404  200  403 403 403
 GET    /api/v1/jobs/{job_id}/events                    403 403 200 200  403 403 404 404  200  403 403 403

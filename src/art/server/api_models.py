@@ -48,6 +48,7 @@ async def get_model(call: ApiCall) -> wire.ModelInfo:
 
 async def list_checkpoints(call: ApiCall) -> wire.CheckpointList:
     rows = await call.gateway.store.list_checkpoints(*await _key(call))
+    leased = set() if call.gateway.read_only else entry_of(call).leased()
     return wire.CheckpointList(
         checkpoints=[
             wire.Checkpoint(
@@ -56,6 +57,7 @@ async def list_checkpoints(call: ApiCall) -> wire.CheckpointList:
                 created_at=row.info.created_at,
                 metrics=row.metrics,
                 parent_step=row.parent_step,
+                leased=row.info.step in leased,
             )
             for row in rows
         ]

@@ -21,6 +21,7 @@ from art.server import (
     api_models,
     api_rollouts,
     views_detail,
+    views_key,
     views_lists,
     views_live,
     views_remarks,
@@ -57,6 +58,7 @@ def api_routes() -> list[ApiRoute]:
             *views_detail.ROUTES,
             *views_remarks.ROUTES,
             *views_live.ROUTES,
+            *views_key.ROUTES,
         ]
     )
 

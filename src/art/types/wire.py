@@ -28,6 +28,7 @@ Routes (role that may call it):
     PATCH  /api/v1/keys/{id}         ChangeKey              admin           -> KeyInfo        (idempotent)
     POST   /api/v1/keys/{id}/rotate  RotateKey              admin           -> CreatedKey
     DELETE /api/v1/keys/{id}                                admin           -> KeyInfo        (idempotent)
+    GET    /api/v1/views/...                                                    (wire_views; views/key: OwnKey of wire_keys)
 Inference: POST /v1/chat/completions, POST /v1/responses, GET /v1/responses/{id} and GET /v1/models, also under
     /r/{rollout}/v1/.
     A call's rollout: the URL's, else the header `X-ART-Rollout` (an id that is new opens a rollout: purpose train,
@@ -141,6 +142,8 @@ class Checkpoint(BaseModel):
     metrics: dict[str, float] = Field(default_factory=dict)
     parent_step: int | None = None
     """The step it was trained from; None for the first one."""
+    leased: bool = False
+    """Open rollouts or running calls use it; it is not deleted meanwhile."""
 
 
 class CheckpointList(BaseModel):
