@@ -13,7 +13,8 @@ export function wordsOf(search) {
 function rangesIn(root, words) {
   const pattern = new RegExp(words.map((word) => word.replace(/\*$/, "").replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).filter(Boolean).join("|"), "gi");
   const ranges = [];
-  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  const said = (node) => (node.parentElement.closest(".text, .tool-call-name") ? NodeFilter.FILTER_ACCEPT : NodeFilter.FILTER_REJECT);
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT, said);
   for (let node = walker.nextNode(); node && ranges.length < MOST; node = walker.nextNode()) {
     for (const found of node.data.matchAll(pattern)) {
       if (!found[0]) continue;

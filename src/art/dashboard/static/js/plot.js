@@ -1,7 +1,7 @@
 // The drawing of a chart, on uPlot. Colours are read from the style sheet, so a change of theme is a new drawing.
 
 import uPlot from "../vendor/uPlot.js";
-import { duration, figure, number } from "./format.js";
+import { figure, number } from "./format.js";
 import { extent } from "./series.js";
 
 const HEIGHT = 168; // px, as `.chart-plot` has it
@@ -56,10 +56,10 @@ function warningBand({ warnAbove, warnBelow }, colour) {
   };
 }
 
-function axisOf({ ink, grid, format, size, space }) {
+function axisOf({ ink, grid, format, size, space, incrs }) {
   return {
     stroke: ink, font: "11px system-ui, sans-serif", grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1, size: 4 },
-    values: (_plot, marks) => marks.map((mark) => (mark === null ? "" : format(mark))), size, space, gap: 3,
+    values: (_plot, marks) => marks.map((mark) => (mark === null ? "" : format(mark))), size, space, gap: 3, ...(incrs && { incrs }),
   };
 }
 
@@ -105,7 +105,7 @@ export function draw(element, { data, lines, axis, unit, warnAbove, warnBelow, s
     series,
     bands,
     axes: [
-      axisOf({ ink: ink.muted, grid: ink.line, format: axis === "time" ? duration : wholeOrNone, size: 22, space: 60 }),
+      axisOf({ ink: ink.muted, grid: ink.line, format: axis === "time" ? clockMark : wholeOrNone, size: 22, space: 60, incrs: axis === "time" ? CLOCK_STEPS : undefined }),
       axisOf({ ink: ink.muted, grid: ink.line, format, size: 52, space: 34 }),
     ],
     cursor: { y: false, points: { size: 7 }, drag: { x: true, y: false }, sync: sync ? { key: sync, scales: ["x", null] } : undefined },
@@ -128,6 +128,17 @@ export function draw(element, { data, lines, axis, unit, warnAbove, warnBelow, s
       plot.destroy();
     },
   };
+}
+
+/** Steps between marks of time, in seconds: those that a clock has. */
+const CLOCK_STEPS = [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800];
+
+/** A mark of a time axis: 30 s, 5 min, 1:30 h, 2 d. */
+function clockMark(seconds) {
+  if (seconds === 0) return "0";
+  if (seconds % 86_400 === 0) return `${seconds / 86_400} d`;
+  if (seconds >= 3600) return `${Math.floor(seconds / 3600)}:${String(Math.round((seconds % 3600) / 60)).padStart(2, "0")} h`;
+  return seconds % 60 === 0 ? `${seconds / 60} min` : `${seconds} s`;
 }
 
 function wholeOrNone(value) {

@@ -16,7 +16,7 @@ export function rolloutHref(rollout, list = {}, query = {}) {
 }
 
 const COLUMNS = {
-  id: { label: "Rollout", render: (row) => html`<span class="mono" title=${row.rollout_id}>${shortId(row.rollout_id)}</span>` },
+  id: { label: "Rollout", render: (row) => html`<span class="mono nowrap" title=${row.rollout_id}>${shortId(row.rollout_id)}</span>` },
   status: { label: "Status", render: (row) => html`<span class="inline"><${Status} of=${row.status} title=${row.reason || undefined} /><${Flag} flag=${row.flag} /></span>` },
   reward: { label: "Reward", align: "right", sort: "reward", render: (row) => html`<b>${reward(row.reward)}</b>` },
   advantage: { label: "Advantage", align: "right", title: "Against its group, as the newest step that trained it used it", render: (row) => signed(row.advantage) },

@@ -39,7 +39,7 @@ export function Scatter({ x, y, steps, xLabel, yLabel, told, open, trend = false
     watcher.observe(box.current);
     return () => watcher.disconnect();
   }, []);
-  const plot = useMemo(() => layOut({ x: whole ? spread(x) : x, y, steps, width }), [x, y, steps, width, whole]);
+  const plot = useMemo(() => layOut({ x: whole ? spread(x) : x, y, steps, width, whole }), [x, y, steps, width, whole]);
   const nearest = (event) => {
     const frame = event.currentTarget.getBoundingClientRect();
     const [px, py] = [event.clientX - frame.left, event.clientY - frame.top];
@@ -85,7 +85,7 @@ function Marks({ plot }) {
   );
 }
 
-function layOut({ x, y, steps, width }) {
+function layOut({ x, y, steps, width, whole }) {
   const range = (values) => {
     const [low, high] = [Math.min(...values), Math.max(...values)];
     const margin = (high - low || Math.abs(high) || 1) * 0.05;
@@ -97,7 +97,7 @@ function layOut({ x, y, steps, width }) {
   return {
     toX, toY, xLow, xHigh, clampY: (value) => Math.max(yLow, Math.min(yHigh, value)),
     px: x.map(toX), py: y.map(toY), age: ages(steps), order: x.map((_, i) => i).sort((a, b) => x[a] - x[b] || y[a] - y[b]),
-    xTicks: ticks(xLow, xHigh, width < 400 ? 4 : 6).map((value) => [value, toX(value)]),
+    xTicks: ticks(xLow, xHigh, width < 400 ? 4 : 6).filter((value) => !whole || Number.isInteger(value)).map((value) => [value, toX(value)]),
     yTicks: ticks(yLow, yHigh).map((value) => [value, toY(value)]),
   };
 }

@@ -167,11 +167,11 @@ class TokenView {
     const { page } = one;
     const { ids, text, withheld } = page.data;
     const lines = document.createDocumentFragment();
-    const end = Math.min(one.end - page.start, ids.length);
+    const [from, end] = [lineStart(page, one.start), lineStart(page, one.end)];
     one.tokens = [];
     let line = null;
-    for (let i = one.start - page.start; i < end; i += 1) {
-      line ??= this.newLine(lines, page.start + i, one.tokens.length === 0 && this.inLine(one));
+    for (let i = from; i < end; i += 1) {
+      line ??= this.newLine(lines, page.start + i, one.tokens.length === 0 && this.goesOn(page, i));
       const token = document.createElement("span");
       token.className = this.classOf(page, i);
       token.i = i;
@@ -187,10 +187,10 @@ class TokenView {
     this.learn(one);
   }
 
-  /** Whether a block begins in the middle of a line, as far as the token before it is known. */
-  inLine(one) {
-    const before = this.blocks[this.blocks.indexOf(one) - 1];
-    const text = before?.page.data?.text[before.end - 1 - before.page.start];
+  /** Whether token `i` of a page goes on with the line of the token before it, as far as that one is known. */
+  goesOn(page, i) {
+    const before = i > 0 ? page : this.blocks[this.blocks.findIndex((one) => one.page === page) - 1]?.page;
+    const text = i > 0 ? page.data.text[i - 1] : before?.data?.text.at(-1);
     return text !== undefined && !text.endsWith("\n");
   }
 
@@ -321,12 +321,15 @@ class TokenView {
   }
 
   blockAt(position) {
-    return this.blocks[Math.floor((position + this.options.prompt) / BLOCK)];
+    const place = Math.floor((position + this.options.prompt) / BLOCK);
+    const one = this.blocks[place];
+    if (!one?.page.data || position - one.page.start >= lineStart(one.page, one.start)) return one;
+    return this.blocks[place - 1];
   }
 
   tokenAt(position) {
     const one = this.blockAt(position);
-    return one?.drawn ? (one.tokens[position - one.start] ?? null) : null;
+    return one?.drawn ? (one.tokens[position - one.page.start - lineStart(one.page, one.start)] ?? null) : null;
   }
 
   /** Goes to a token with the keyboard: scrolls there, marks it, shows and says what is known. */
@@ -347,6 +350,18 @@ class TokenView {
     const known = facts(one.page.data, token.i, { position }).map(([name, text]) => `${name} ${text}`);
     this.said.textContent = `${withMarks(one.page.data.text[token.i]) || "empty"}: ${known.join(", ")}`;
   }
+}
+
+/**
+ * Where the block that begins at `position` is drawn from, as a place in its page: the first line start from there on, so
+ * that a line is not torn; the place itself where a line is longer than a block.
+ */
+function lineStart(page, position) {
+  const { text } = page.data;
+  const place = Math.min(position - page.start, text.length);
+  if (place === 0 || place === text.length || text[place - 1].endsWith("\n")) return place;
+  for (let i = place; i < Math.min(place + BLOCK, text.length); i += 1) if (text[i].endsWith("\n")) return i + 1;
+  return place;
 }
 
 function part(name) {

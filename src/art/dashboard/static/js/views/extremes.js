@@ -13,7 +13,7 @@ import { drift, strength, withinSteps } from "../statistics.js";
 
 const LIMIT = 20;
 const CLEAR = 0.4; // |r| from which a correlation is worth a person's time
-const COLUMNS = rolloutColumns("id", "reward", "step", "tokens", "errors", "status", "preview");
+const COLUMNS = rolloutColumns("id", "reward", "step", "tokens", "errors", "preview");
 const SPLITS = [["train", "Training"], ["evaluate", "Evaluation"]];
 
 export function View({ route }) {

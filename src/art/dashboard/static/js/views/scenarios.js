@@ -24,7 +24,7 @@ function Change({ line }) {
   const { reward_first: first, reward_last: last } = line;
   if (first === null || first === undefined || last === null || last === undefined) return "–";
   const change = last - first;
-  return html`<span class=${change > 0 ? "good" : change < 0 ? "bad" : "muted"}>${change > 0 ? "▲" : change < 0 ? "▼" : "＝"} ${signed(change)}</span>`;
+  return html`<span class=${change > 0 ? "good" : change < 0 ? "bad" : "muted"}>${change > 0 ? "▲" : change < 0 ? "▼" : "="} ${signed(change)}</span>`;
 }
 
 export function View({ route }) {
