@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence, Sized
+from collections.abc import AsyncIterable, Iterable, Mapping, Sized
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from art.config.budget import Budget
 from art.errors import Conflict
 from art.rollouts.pipeline_groups import GroupRolloutFn
 from art.rollouts.pipeline_retention import CheckpointRetentionStrategy, Retention
-from art.rollouts.pipeline_run import PipelineRun, PipelineSettings
+from art.rollouts.pipeline_run import OnTrained, PipelineRun, PipelineSettings
 from art.rollouts.pipeline_scenarios import Position, Scenarios
 from art.rollouts.pipeline_signals import first_signal_asks
 from art.rollouts.pipeline_status import StatusReporter
@@ -21,7 +21,6 @@ from art.rollouts.purse import Purse, budget_of
 
 if TYPE_CHECKING:
     from art.backends.protocol import Backend
-    from art.integrations.registry import Asked
     from art.model import TrainableModel
 
 STOPPING = "stopping after the step in hand; Ctrl-C again stops at once"
@@ -53,15 +52,15 @@ class PipelineTrainer:
     `budget` (art.config.budget.Budget, or a mapping with `usd`, `tokens`, `seconds`) ends the run after the step that reaches
     it, earlier runs counted; `stopped_by` then says so.
 
-    `trackers`: where rows are reported to besides the model's `report_metrics`, as in `art.fit`.
-
     Resuming: after each step the model's state says which scenarios are done; `resume` goes on there, gives those
     out again whose groups were not trained, and needs the same scenarios in the same order.
+
+    `on_step(result, status)`, an attribute, is told of each train call when it has ended.
 
     InvalidInput and ConfigError name an option that cannot be.
     """
 
-    _asked_to_stop = False
+    on_step: OnTrained | None = None
 
     def __init__(
         self,
@@ -95,7 +94,6 @@ class PipelineTrainer:
         checkpoint_retention_interval: int = 1,
         resume: bool = True,
         budget: Budget | Mapping[str, Any] | None = None,
-        trackers: Sequence[Asked] = (),
         **train_options: Any,
     ) -> None:
         self._settings = PipelineSettings(
@@ -118,11 +116,12 @@ class PipelineTrainer:
         if total_scenarios is None and isinstance(scenarios, Sized):
             total_scenarios = len(scenarios)
         self._reporter = StatusReporter(model.name, log_interval_seconds, status_ewa_alpha, total_scenarios)
-        self._resume, self._source, self._trackers = resume, scenarios, trackers
+        self._resume, self._source = resume, scenarios
         self._budget, self.stopped_by = budget_of(budget), ""
         self._scenarios: Scenarios | None = None
         self._run: PipelineRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._asked_to_stop = False
 
     async def train(self, handle_signals: bool = True) -> None:
         """Run until `max_steps` are done, the scenarios are used up, or a stop is asked for.
@@ -139,8 +138,7 @@ class PipelineTrainer:
         self._loop = asyncio.get_running_loop()
         try:
             with first_signal_asks(self._signalled) if handle_signals else nullcontext():
-                async with self._program.model.tracking.during(self._trackers):
-                    await self._train()
+                await self._train()
         finally:
             self._run, self._loop, self._asked_to_stop = None, None, False
 
@@ -178,6 +176,7 @@ class PipelineTrainer:
         self._run = PipelineRun(
             self._program, self._settings, self._reporter, scenarios=self._scenarios, info=info, purse=purse
         )
+        self._run.on_step = self.on_step
         if self._asked_to_stop or purse.reason:
             self._run.request_stop()
         try:
