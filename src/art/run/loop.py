@@ -196,7 +196,8 @@ class Run:
 
     def _budget(self) -> Budget | None:
         run = self.loaded.run
-        return Budget(usd=run.budget_usd, tokens=run.budget_tokens, seconds=run.budget_seconds)
+        found = Budget(usd=run.budget_usd, tokens=run.budget_tokens, seconds=run.budget_seconds)
+        return None if found == Budget() else found
 
     async def _outcome(self, model: TrainableModel[Any, Any], done: list[FitStep], spent: str) -> Outcome:
         info = await model.info()
