@@ -5,7 +5,6 @@ Such a name raises an AttributeError like any unknown one, so `hasattr` is False
 
 from __future__ import annotations
 
-_WANDB = "nothing is sent to a tracker; model.log writes history.jsonl beside the checkpoints"
 _FILES = "a checkpoint is a folder in PEFT's format: train(...).checkpoint_path names it"
 _COSTS = (
     "LocalBackend(gpu_cost_per_hour_usd=...) prices the machine, model.metrics_builder() counts paid models"
@@ -22,8 +21,6 @@ MODULE = {
     "mcp": "scenarios are any list of yours; " + _ANY_AGENT,
 }
 MODEL = {
-    "update_wandb_config": _WANDB,
-    "_get_wandb_run": _WANDB,
     "cost_calculator": _COSTS,
     "set_cost_calculator": _COSTS,
 }

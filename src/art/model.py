@@ -17,6 +17,7 @@ from art.backends.handover import as_groups
 from art.backends.options import internal_config, model_config, one_name, refuse_server_options, require_json
 from art.config.model import LoraConfig, ModelConfig
 from art.errors import ConfigError
+from art.integrations.tracking import Reporting, Tracking
 from art.missing import MODEL, explain
 from art.model_log import Logging, ModelLog
 from art.trajectories import Trajectory, TrajectoryGroup
@@ -40,7 +41,7 @@ DEFAULT_PATH = ".art"
 """Where a model's files lie; a model on a LocalBackend takes over the backend's folder."""
 
 
-class Model(Logging, BaseModel, Generic[ConfigT, StateT]):
+class Model(Logging, Reporting, BaseModel, Generic[ConfigT, StateT]):
     """A model by name, for prompting and logging. See TrainableModel for one that learns."""
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -64,6 +65,7 @@ class Model(Logging, BaseModel, Generic[ConfigT, StateT]):
     _step: int | None = PrivateAttr(None)
     _openai: Any = PrivateAttr(None)
     _log: ModelLog = PrivateAttr(default_factory=ModelLog)
+    _tracking: Tracking | None = PrivateAttr(None)
 
     def __init__(
         self,
@@ -142,6 +144,7 @@ class Model(Logging, BaseModel, Generic[ConfigT, StateT]):
         """Connect the model with a backend. Await the result to set it up now; else first use does."""
         refuse_server_options(_openai_client_config)
         require_json(self.config)
+        self.tracking.require()
         if backend is not self._backend:
             self._backend, self._registered, self._openai = backend, False, None
         return LazyCoroutine(self.ready)

@@ -66,7 +66,7 @@ class ModelLog:
         builder = None if self._builder is None else self._builder.for_cost_context(cost_context(split))
         costs = {} if builder is None else builder.take()
         try:
-            figures = {**costs, **metrics}
+            figures = {**costs, **model.tracking.before(metrics)}
             now = time.monotonic()
             if TRAINED in metrics:
                 figures |= step_figures(figures, wall=now - self._since, hourly=hourly_cost(model))
@@ -81,6 +81,7 @@ class ModelLog:
             self._since = now
         if builder is not None:
             self._keep(model, builder, row)
+        model.tracking.report(row, split, groups)
         return row
 
     async def _send(self, model: Model[Any, Any], request: wire.LogRequest) -> dict[str, Any]:

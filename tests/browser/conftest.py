@@ -3,7 +3,10 @@ its console says, fails the test that opened it."""
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,3 +104,20 @@ def open_page(site: Site, chromium: Browser) -> Iterator[OpenPage]:
     for page, watched in opened:
         page.context.close()
         watched.check()
+
+
+@pytest.fixture(scope="module")
+def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """`art ui` over a folder that no server runs on: its address and its key."""
+    from art.testing.seeded import Plan, seed
+
+    folder = seed(tmp_path_factory.mktemp("ended") / "runs", Plan(runs=1, steps=4, group_size=4))
+    command = [sys.executable, "-m", "art.cli.main", "ui", str(folder), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address, _, key = json.loads(process.stdout.readline())["url"].partition("/#key=")
+        yield address, key
+    finally:
+        process.terminate()
+        process.wait(timeout=30)

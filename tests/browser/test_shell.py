@@ -200,9 +200,11 @@ def test_the_address_loses_the_key_at_once(open_page: Any, site: Site) -> None:
 def test_what_a_role_may_not_do_is_shown_disabled_with_the_reason(open_page: Any, site: Site) -> None:
     made = site.ask("POST", "keys", {"role": "rollout", "project": RUN[0], "label": "looks only"})
     page = open_page(f"/run/{ROLLED_BACK[0]}/{ROLLED_BACK[1]}/checkpoints", key=made["key"], allowed=("403",))
+    reason = "Your key's role is rollout; this needs train."
+    page.locator("main").get_by_text(reason).wait_for()
     button = page.get_by_role("button", name=re.compile("Promote")).first
     assert button.is_disabled()
-    assert button.get_attribute("title") == "Your key's role is rollout; this needs train."
+    assert button.get_attribute("title") == reason
     show(page, "/server?part=keys")
     assert "administrator" in page.locator("main").inner_text()
 
@@ -321,3 +323,23 @@ def test_an_unknown_run_is_an_error_with_its_hint(open_page: Any) -> None:
     page = open_page("/run/shop/nobody", allowed=("404",))
     assert "nobody" in page.locator(".error-box").inner_text()
     assert "hint" in page.locator(".error-box").inner_text()
+
+
+# -- a run that has ended
+
+
+def test_art_ui_shows_everything_and_changes_nothing(open_page: Any, looked_at: tuple[str, str]) -> None:
+    base, key = looked_at
+    page = open_page("/", base=base, key=key)
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    settled(page)
+    assert page.locator('[data-metric="train/reward"] canvas').count() == 1
+    show(page, f"{_RUN}/checkpoints")
+    page.locator("main").get_by_text("no server runs").wait_for()
+    assert page.get_by_role("button", name=re.compile("Roll back")).first.is_disabled()
+    show(page, f"{_RUN}/try")
+    page.locator("main").get_by_text("no server runs").wait_for()
+    assert page.get_by_role("button", name="Ask both").is_disabled()
+    show(page, "/server")
+    assert "no engine, no trainer" in page.locator("main").inner_text()

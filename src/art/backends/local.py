@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,8 @@ class LocalBackend(ServerBackend):
     `path`: the folder of models and records; by default `.art` in the repository's root, else here.
     `gpu_cost_per_hour_usd`: what an hour of this machine costs; steps get their share of it as `costs/gpu`.
     `deterministic`: seeded runs repeat themselves bit by bit, at a cost in speed (docs/deterministic.md).
-    `serve_args`: further arguments for `art serve`, used when this program is the one that starts it.
+    `serve_args`, `serve_environment`: further arguments and variables for `art serve`, used when this program is the
+    one that starts it.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class LocalBackend(ServerBackend):
         start_timeout: float = START_SECONDS,
         train_timeout: float = TRAIN_SECONDS,
         deterministic: bool = False,
+        serve_environment: Mapping[str, str] | None = None,
     ) -> None:
         if in_process:
             raise UnsupportedOption(
@@ -73,6 +75,7 @@ class LocalBackend(ServerBackend):
             serve_args=serve_args,
             start_seconds=start_timeout,
             deterministic=deterministic,
+            environment=serve_environment,
         )
         self._located = ChildEndpoint(self._child)
         super().__init__(
@@ -88,6 +91,11 @@ class LocalBackend(ServerBackend):
     def path(self) -> Path:
         """The folder of models and records."""
         return self._child.root
+
+    @property
+    def started_server(self) -> bool:
+        """Whether this backend started the server that it uses; False before first use."""
+        return self._child.started
 
     def base_path(self) -> str | None:
         return str(self._child.root)

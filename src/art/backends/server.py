@@ -153,7 +153,9 @@ class ServerBackend:
             )
         model.note_step(result.step)
         self._connection.notices.show(result.notes, prefix=f"{model.name}: ")
-        return from_job(result)
+        done = from_job(result)
+        model.tracking.published(done)
+        return done
 
     async def log(self, model: Model[Any, Any], request: wire.LogRequest) -> Mapping[str, Any]:
         """Record trajectories and metrics of one split at one step in the store and history.jsonl; the row as it is kept."""

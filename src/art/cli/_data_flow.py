@@ -40,7 +40,9 @@ def environment_flows(environment: Mapping[str, str] | None = None) -> Iterator[
         what = f"what an agent or a judge with {variable} asks outside of ART's sessions"
         yield Flow(kind="judge", place=host, what=what, leaves=True)
     for variable, tracker in outside.trackers(environment).items():
-        what = f"{variable} is set: libraries of your agent may send there; ART does not"
+        what = (
+            f"{variable} is set: libraries of your agent may send there; ART only when asked for that tracker"
+        )
         yield Flow(kind="environment", place=tracker, what=what, leaves=True)
     for variable, host in outside.proxies(environment).items():
         what = f"{variable} is set: requests that leave this machine pass there"

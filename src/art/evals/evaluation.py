@@ -12,9 +12,9 @@ from art.errors import Conflict, InvalidInput
 from art.evals.plain import PlainSession
 from art.evals.result import EvalResult, EvalRun, Prices, ScenarioRuns
 from art.rollouts.failure import is_infrastructure
-from art.rollouts.fit import RETRY_SECONDS, as_agent, scenario_id
+from art.rollouts.fit import RETRY_SECONDS, scenario_id
 from art.rollouts.gather import gather_trajectories
-from art.rollouts.wrap import RewardFunction, WrappedAgent
+from art.rollouts.wrap import RewardFunction, WrappedAgent, as_agent
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types.policy import Purpose
 

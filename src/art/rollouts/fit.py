@@ -12,16 +12,17 @@ import inspect
 import json
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from art.backends.options import train_config
 from art.config.budget import Budget
 from art.config.train import TrainConfig
 from art.errors import InvalidInput
+from art.rollouts.agent import RolloutAgent
 from art.rollouts.failure import is_infrastructure
 from art.rollouts.fit_report import (
     FitResult,
@@ -35,8 +36,7 @@ from art.rollouts.fit_report import (
 )
 from art.rollouts.gather import gather_trajectories, gather_trajectory_groups
 from art.rollouts.purse import Purse, budget_of
-from art.rollouts.signature import GIVEN
-from art.rollouts.wrap import RewardFunction, WrappedAgent, wrap
+from art.rollouts.wrap import RewardFunction, runnable
 from art.trajectories import Trajectory, TrajectoryGroup, is_choice
 from art.types.policy import Purpose
 from art.types.wire import ModelInfo
@@ -71,6 +71,7 @@ async def fit(
     seed: int = 0,
     budget: Budget | Mapping[str, Any] | None = None,
     on_step: OnStep | None = None,
+    should_stop: Callable[[], bool] | None = None,
     verbose: bool = True,
 ) -> FitResult:
     """Train `model` until it has seen `steps` batches, each of `groups_per_step` * `rollouts_per_group` runs.
@@ -83,20 +84,20 @@ async def fit(
     An agent's exceptions are kept with their groups up to `max_exceptions` per batch (a count, or a share below
     1). Infrastructure failures are retried `infra_retries` times with a fresh rollout and are never a reward.
     `budget` (art.config.budget.Budget, or a mapping with `usd`, `tokens`, `seconds`) ends the run after the batch that
-    reaches it, earlier runs counted.
+    reaches it, earlier runs counted. So does `should_stop` after the batch in hand, once it is true.
     """
-    _check_positive(steps=steps, groups_per_step=groups_per_step, rollouts_per_group=rollouts_per_group)
-    _check_positive(eval_rollouts=eval_rollouts)
-    _check_scenarios(scenarios)
+    per = {"groups_per_step": groups_per_step, "rollouts_per_group": rollouts_per_group}
+    _check(scenarios, steps=steps, eval_rollouts=eval_rollouts, **per)
     runner = _Runner(
         model=model,
-        agent=(agent := as_agent(rollout, reward)),
+        agent=(agent := runnable(rollout, reward)),
         config=config,
         rollouts_per_group=rollouts_per_group,
         max_concurrency=1 if agent.exclusive else max_concurrency,
         max_exceptions=max_exceptions,
         infra_retries=infra_retries,
         seed=seed,
+        verbose=verbose,
     )
     loop = _Loop(
         runner=runner,
@@ -106,9 +107,9 @@ async def fit(
         eval_scenarios=eval_scenarios,
         eval_every=eval_every,
         eval_rollouts=eval_rollouts,
-        purse=Purse(budget_of(budget), tell := say if verbose else _silent),
+        purse=Purse(budget_of(budget), say if verbose else _silent),
         on_step=on_step,
-        tell=tell,
+        should_stop=should_stop,
     )
     return await loop.go(await _known(model, config))
 
@@ -129,13 +130,10 @@ async def _call_back(on_step: OnStep | None, report: FitStep) -> None:
         await answer
 
 
-def _check_positive(**values: int) -> None:
-    for name, value in values.items():
+def _check(scenarios: object, **counts: int) -> None:
+    for name, value in counts.items():
         if value < 1:
             raise InvalidInput(f"{name} is {value}", hint="give at least 1")
-
-
-def _check_scenarios(scenarios: object) -> None:
     if isinstance(scenarios, str | bytes) or not (
         hasattr(scenarios, "__len__") and hasattr(scenarios, "__getitem__")
     ):
@@ -164,13 +162,14 @@ class _Runner:
     """Runs the agent on scenarios, with retries and bounds."""
 
     model: TrainableModel[Any, Any]
-    agent: WrappedAgent
+    agent: RolloutAgent
     config: TrainConfig | None
     rollouts_per_group: int
     max_concurrency: int | None
     max_exceptions: int | float
     infra_retries: int
     seed: int
+    verbose: bool
 
     async def batch(self, chosen: Sequence[Any], batch: int, *, first: bool = False) -> FitStep:
         """Run, train and log one batch; `batch` counts those before it.
@@ -226,7 +225,7 @@ class _Runner:
             pending.append(TrajectoryGroup(members, metadata=metadata))
         return await gather_trajectory_groups(
             pending,
-            pbar_desc=f"batch {batch + 1}",
+            pbar_desc=f"batch {batch + 1}" if self.verbose else None,
             max_exceptions=self.max_exceptions,
             max_concurrency=self.max_concurrency,
         )
@@ -243,7 +242,7 @@ class _Runner:
         ]
         results = await gather_trajectories(
             members,
-            pbar_desc="evaluation",
+            pbar_desc="evaluation" if self.verbose else None,
             max_exceptions=self.max_exceptions,
             max_concurrency=self.max_concurrency,
         )
@@ -279,7 +278,12 @@ class _Loop:
     eval_rollouts: int
     purse: Purse
     on_step: OnStep | None
-    tell: Callable[[str], None]
+    should_stop: Callable[[], bool] | None
+
+    def tell(self, line: str) -> None:
+        """Show a line, unless the fit is to be silent."""
+        if self.runner.verbose:
+            say(line)
 
     async def go(self, info: ModelInfo) -> FitResult:
         """All batches from where the model stands."""
@@ -287,7 +291,7 @@ class _Loop:
         self.tell(where_it_stands(name, batch=batch, step=info.step, steps=steps))
         await self.purse.look_back(runner.model)
         done: list[FitStep] = []
-        while batch < steps and not self.purse.reason:
+        while batch < steps and not self.purse.reason and not (self.should_stop and self.should_stop()):
             chosen = scenarios_of_batch(self.scenarios, batch, self.groups_per_step, runner.seed)
             with _telling(self.tell, stopped(name, batch=batch, steps=steps)):
                 report = await runner.batch(chosen, batch, first=not done)
@@ -330,41 +334,6 @@ def _calls(run: Trajectory) -> bool:
     """Whether the run may hold a choice of the model."""
     histories = [run.messages_and_choices, *(more.messages_and_choices for more in run.additional_histories)]
     return any(is_choice(item) for history in histories for item in history)
-
-
-def as_agent(rollout: Any, reward: RewardFunction | None) -> WrappedAgent:
-    """`rollout` as a wrapped agent. A function of two arguments is taken for `rollout(model, scenario)`."""
-    if isinstance(rollout, WrappedAgent):
-        if reward is not None:
-            raise InvalidInput(
-                "fit was given a reward beside a wrapped agent", hint="give the reward to art.wrap alone"
-            )
-        return rollout
-    if inspect.isroutine(rollout):
-        places = [
-            parameter
-            for parameter in inspect.signature(rollout).parameters.values()
-            if parameter.default is parameter.empty
-            and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        ]
-        if len(places) == 2 and not any(place.name in GIVEN for place in places):
-            return wrap(_model_first(rollout), reward)
-    return wrap(rollout, reward)
-
-
-def _model_first(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    if inspect.iscoroutinefunction(function):
-        coroutine_function = cast(Callable[..., Coroutine[Any, Any, Any]], function)
-
-        async def run_async(model: Any, scenario: Any) -> Any:
-            return await coroutine_function(model, scenario)
-
-        return run_async
-
-    def run(model: Any, scenario: Any) -> Any:
-        return function(model, scenario)
-
-    return run
 
 
 def scenarios_of_batch(scenarios: Sequence[Any], batch: int, groups_per_step: int, seed: int) -> list[Any]:

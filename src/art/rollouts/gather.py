@@ -128,6 +128,15 @@ def record_metrics(trajectory: Trajectory) -> None:
         trajectory.metrics.setdefault("completion_tokens", fmean(known))
 
 
+def sampled_tokens(trajectory: Trajectory) -> int:
+    """Sampled tokens of all its choices, where the choices tell it."""
+    histories = [
+        trajectory.messages_and_choices,
+        *(more.messages_and_choices for more in trajectory.additional_histories),
+    ]
+    return sum(_sampled(item) for items in histories for item in items if is_choice(item))
+
+
 def _sampled(choice: Any) -> int:
     """Sampled tokens of a choice; 0 where it does not tell. Reads without dumping: choices are long."""
     if isinstance(choice, Mapping):

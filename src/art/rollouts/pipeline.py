@@ -12,7 +12,7 @@ from art.config.budget import Budget
 from art.errors import Conflict
 from art.rollouts.pipeline_groups import GroupRolloutFn
 from art.rollouts.pipeline_retention import CheckpointRetentionStrategy, Retention
-from art.rollouts.pipeline_run import PipelineRun, PipelineSettings
+from art.rollouts.pipeline_run import OnTrained, PipelineRun, PipelineSettings
 from art.rollouts.pipeline_scenarios import Position, Scenarios
 from art.rollouts.pipeline_signals import first_signal_asks
 from art.rollouts.pipeline_status import StatusReporter
@@ -55,8 +55,12 @@ class PipelineTrainer:
     Resuming: after each step the model's state says which scenarios are done; `resume` goes on there, gives those
     out again whose groups were not trained, and needs the same scenarios in the same order.
 
+    `on_step(result, status)`, an attribute, is told of each train call when it has ended.
+
     InvalidInput and ConfigError name an option that cannot be.
     """
+
+    on_step: OnTrained | None = None
 
     def __init__(
         self,
@@ -172,6 +176,7 @@ class PipelineTrainer:
         self._run = PipelineRun(
             self._program, self._settings, self._reporter, scenarios=self._scenarios, info=info, purse=purse
         )
+        self._run.on_step = self.on_step
         if self._asked_to_stop or purse.reason:
             self._run.request_stop()
         try:

@@ -7,9 +7,9 @@ back here. So there is no lock, and no exception that nobody hears.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from art.backends.results import TrainResult
 from art.errors import InvalidInput, TrainingFailed
@@ -24,6 +24,8 @@ from art.types.wire import ModelInfo
 
 BATCHES_AT_MOST = 10
 """Default of `max_batch_size`, in smallest batches."""
+OnTrained: TypeAlias = Callable[[TrainResult, PipelineStatus], None]
+"""(what a train call gave, where the run stands)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,8 @@ class PipelineSettings:
 
 class PipelineRun:
     """From `go` to its end. `request_stop` ends it after the step in hand."""
+
+    on_step: OnTrained | None = None
 
     def __init__(
         self,
@@ -282,6 +286,8 @@ class PipelineRun:
             published=result.published,
             reason=result.reason,
         )
+        if self.on_step is not None:
+            self.on_step(result, self.status())
 
 
 async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
