@@ -265,6 +265,21 @@ class GroupDetail(BaseModel):
     divergence: Divergence | None = None
 
 
+class CallChoice(BaseModel):
+    index: int
+    message: Message
+    finish_reason: str
+    token_count: int
+    fate: str
+    reason: str
+    """Why it was trained, will be, or was not."""
+    reward: float | None = None
+    reward_of: str = ""
+    advantage: float | None = None
+    trained_step: int | None = None
+    trained_tokens: int = 0
+
+
 class CallNode(BaseModel):
     """A call in the tree of a rollout's branches."""
 
@@ -293,21 +308,6 @@ class CallNode(BaseModel):
     choices: list[CallChoice]
     withheld: str = ""
     """Why its text is not shown."""
-
-
-class CallChoice(BaseModel):
-    index: int
-    message: Message
-    finish_reason: str
-    token_count: int
-    fate: str
-    reason: str
-    """Why it was trained, will be, or was not."""
-    reward: float | None = None
-    reward_of: str = ""
-    advantage: float | None = None
-    trained_step: int | None = None
-    trained_tokens: int = 0
 
 
 class TrajectoryDetail(BaseModel):
@@ -397,6 +397,3 @@ class Extremes(BaseModel):
     correlation_tokens: float | None = None
     """Pearson's r of reward and sampled tokens over the points; None where one of them does not vary."""
     correlation_tool_errors: float | None = None
-
-
-CallNode.model_rebuild()
