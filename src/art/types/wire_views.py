@@ -11,34 +11,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from art.types.policy import Purpose, RolloutStatus
+from art.types.wire_metrics import MetricInfo as MetricInfo
+from art.types.wire_metrics import MetricList as MetricList
 from art.types.wire_server_view import Note as Note
 from art.types.wire_server_view import QueueInfo as QueueInfo
 from art.types.wire_server_view import RunConfig as RunConfig
 from art.types.wire_server_view import SavedView as SavedView
 from art.types.wire_server_view import SavedViews as SavedViews
 from art.types.wire_server_view import ServerView as ServerView
-
-
-class MetricInfo(BaseModel):
-    """What a figure means; `art.types.metrics` is where it comes from."""
-
-    name: str
-    """`section/name`, or a pattern whose `*` is one part of a name."""
-    title: str
-    unit: str
-    """`tokens`, `s`, `USD`, `nats`, `1` for a ratio, `` for a reward."""
-    meaning: str
-    """One line for a person."""
-    direction: Literal["up", "down", ""] = ""
-    """Which way is better; empty where neither is."""
-    warn_below: float | None = None
-    warn_above: float | None = None
-    warning: str = ""
-    """What is likely wrong past these, and what to do."""
-
-
-class MetricList(BaseModel):
-    metrics: list[MetricInfo]
 
 
 class RunLine(BaseModel):
