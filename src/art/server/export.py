@@ -49,7 +49,8 @@ async def lines(store: Store, wanted: ExportFilter) -> AsyncGenerator[bytes, Non
                 yield await asyncio.to_thread(_line, record)
     after = 0
     while logged := await store.view(partial(export_rows.logged, wanted=wanted, after=after)):
-        for after, item in logged:
+        for place, item in logged:
+            after = place
             count += 1
             yield _line(item)
     yield _line(ExportEnd(records=count))

@@ -136,3 +136,15 @@ class ExportEnd(_Record):
 
     kind: Literal["end"] = "end"
     records: int
+
+
+class WrittenExport(BaseModel):
+    """What `art export` has written."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    file: str
+    run: str
+    format: Literal["jsonl", "parquet"]
+    records: int
+    bytes: int
