@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -71,7 +72,7 @@ def command(
 
 
 async def _export(
-    backend: ServerBackend, run: str | None, out: Path, kind: Format, wanted: dict[str, object]
+    backend: ServerBackend, run: str | None, out: Path, kind: Format, wanted: Mapping[str, object]
 ) -> tuple[str, int]:
     from art.utils.exports import export_run
 

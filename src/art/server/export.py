@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
@@ -18,10 +19,14 @@ from art.server.query import Query
 from art.store import export_rows
 from art.store.export_rows import ExportFilter
 from art.store.records import CallText, Role
+from art.store.remarks import Conversation
 from art.store.store import Store
+from art.store.trained_rows import array_name
 from art.types.policy import RolloutStatus
-from art.types.tokens import CallRecord, ChoiceRecord
+from art.types.tokens import BlobRef, CallRecord, ChoiceRecord
 from art.types.wire_export import ExportedCall, ExportedChoice, ExportedRollout, ExportEnd
+
+logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/x-ndjson"
 
@@ -67,6 +72,7 @@ async def rollout_record(store: Store, rollout_id: str) -> ExportedRollout | Non
     except NotFound:
         return None
     row = said.row
+    traces = await _traces(store, said)
     calls = []
     for call in said.calls:
         why = await withheld(store, call)
@@ -77,9 +83,32 @@ async def rollout_record(store: Store, rollout_id: str) -> ExportedRollout | Non
             except ArtError as error:  # the rest of the run is worth having
                 why = str(error)
         found = _call(call, said.texts.get(call.call_id, CallText()), arrays)
+        for choice in found.choices:
+            advantage, logprobs = traces.get((call.call_id, choice.index), (None, None))
+            choice.advantage, choice.trained_logprobs = advantage, None if why else logprobs
         calls.append(found.model_copy(update={"withheld": why}))
     values = row.model_dump(mode="json", include=set(ExportedRollout.model_fields))
     return ExportedRollout(**values, calls=calls, flag=said.note.flag, note=said.note.note)
+
+
+async def _traces(
+    store: Store, said: Conversation
+) -> dict[tuple[str, int], tuple[float | None, list[float] | None]]:
+    """What the trainer kept of each choice: its advantage, and its own log-probabilities."""
+    read: dict[BlobRef, dict[str, np.ndarray]] = {}
+    found = {}
+    for key, trained in said.trained.items():
+        logprobs = None
+        if trained.blob is not None:
+            try:
+                if trained.blob not in read:
+                    read[trained.blob] = await store.read_arrays(trained.blob)
+            except ArtError as error:
+                logger.warning("the trainer's log-probabilities of %s are left out: %s", key[0], error)
+                read[trained.blob] = {}
+            logprobs = _list(read[trained.blob], array_name(*key))
+        found[key] = (trained.advantage, logprobs)
+    return found
 
 
 def _call(call: CallRecord, text: CallText, arrays: dict[str, np.ndarray]) -> ExportedCall:
