@@ -42,6 +42,7 @@ POST   /api/v1/models/{project}/{name}/fork            403 403 409 409  403 403 
 POST   /api/v1/models/{project}/{name}/rollback        403 403 200 200  403 403 403 403  200  403 403 403
 POST   /api/v1/models/{project}/{name}/log             403 403 200 200  403 403 403 403  200  403 403 403
 GET    /api/v1/models/{project}/{name}/history         200 200 200 200  403 403 403 403  200  403 403 403
+GET    /api/v1/models/{project}/{name}/export          403 200 200 200  403 403 403 403  200  403 403 403
 
 POST   /api/v1/rollouts                                403 200 200 200  403 404 404 404  200  403 403 403
 GET    /api/v1/rollouts/{rollout_id}                   403 200 200 200  403 404 404 404  200  403 403 403

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from art.errors import NotFound
-from art.store import series
+from art.store import fate_rows, remark_rows, series
 from art.store.pages import cursor_of, key_of
 from art.store.sql import Conn, Row, loads
 from art.types.wire_views import RunDetail, RunLine, RunList
@@ -52,25 +52,25 @@ def runs(conn: Conn, *, project: str | None = None, limit: int = 50, cursor: str
 
 
 def run(conn: Conn, project: str, name: str) -> RunDetail:
-    """One run; NotFound when there is no such model. `config` is the registered model's alone."""
+    """One run; NotFound when there is no such model."""
     row = conn.execute("SELECT * FROM models WHERE project = ? AND name = ?", (project, name)).fetchone()
     if row is None:
         raise no_run(project, name)
     sums = _sums(conn, "WHERE project = ? AND model = ?", [project, name])
     changed = _changed(conn, "WHERE project = ? AND name = ?", [project, name])
-    fates = conn.execute(
-        "SELECT fate, COUNT(*) FROM rollout_facts JOIN calls USING (rollout_id) JOIN choices USING (call_id)"
-        " WHERE rollout_facts.project = ? AND rollout_facts.model = ? GROUP BY fate",
-        (project, name),
-    )
     line = _line(conn, row, sums, at=_updated(row, sums, changed), training=_training(conn))
+    config, origin = loads(row["config"]), dict[str, str]()
+    asked = remark_rows.get_run_config(conn, project, name)
+    if asked is not None:
+        config, origin = {**config, "run": asked.config}, asked.origin
     return RunDetail(
         run=line,
         figures=series.figures(conn, project, name),
         statuses=sums[project, name].statuses,
-        fates=dict(iter(fates)),
+        fates=fate_rows.fates(conn, project, name),
         notes=loads(row["notes"]),
-        config=loads(row["config"]),
+        config=config,
+        config_origin=origin,
     )
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from art.errors import ConfigError
-from art.store import figure_rows, rollout_facts
+from art.store import fate_rows, figure_rows, rollout_facts
 
 Step = str | Callable[[sqlite3.Connection], None]
 """A statement, or what takes more than one can say."""
@@ -185,6 +185,7 @@ MIGRATIONS: tuple[tuple[Step, ...], ...] = (
             PRIMARY KEY (project, name)
         ) STRICT""",
     ),
+    fate_rows.TABLES,
 )
 
 

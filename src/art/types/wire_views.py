@@ -11,34 +11,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from art.types.policy import Purpose, RolloutStatus
+from art.types.wire_metrics import MetricInfo as MetricInfo
+from art.types.wire_metrics import MetricList as MetricList
 from art.types.wire_server_view import Note as Note
 from art.types.wire_server_view import QueueInfo as QueueInfo
 from art.types.wire_server_view import RunConfig as RunConfig
 from art.types.wire_server_view import SavedView as SavedView
 from art.types.wire_server_view import SavedViews as SavedViews
 from art.types.wire_server_view import ServerView as ServerView
-
-
-class MetricInfo(BaseModel):
-    """What a figure means; `art.types.metrics` is where it comes from."""
-
-    name: str
-    """`section/name`, or a pattern whose `*` is one part of a name."""
-    title: str
-    unit: str
-    """`tokens`, `s`, `USD`, `nats`, `1` for a ratio, `` for a reward."""
-    meaning: str
-    """One line for a person."""
-    direction: Literal["up", "down", ""] = ""
-    """Which way is better; empty where neither is."""
-    warn_below: float | None = None
-    warn_above: float | None = None
-    warning: str = ""
-    """What is likely wrong past these, and what to do."""
-
-
-class MetricList(BaseModel):
-    metrics: list[MetricInfo]
 
 
 class RunLine(BaseModel):
@@ -265,6 +245,21 @@ class GroupDetail(BaseModel):
     divergence: Divergence | None = None
 
 
+class CallChoice(BaseModel):
+    index: int
+    message: Message
+    finish_reason: str
+    token_count: int
+    fate: str
+    reason: str
+    """Why it was trained, will be, or was not."""
+    reward: float | None = None
+    reward_of: str = ""
+    advantage: float | None = None
+    trained_step: int | None = None
+    trained_tokens: int = 0
+
+
 class CallNode(BaseModel):
     """A call in the tree of a rollout's branches."""
 
@@ -293,21 +288,6 @@ class CallNode(BaseModel):
     choices: list[CallChoice]
     withheld: str = ""
     """Why its text is not shown."""
-
-
-class CallChoice(BaseModel):
-    index: int
-    message: Message
-    finish_reason: str
-    token_count: int
-    fate: str
-    reason: str
-    """Why it was trained, will be, or was not."""
-    reward: float | None = None
-    reward_of: str = ""
-    advantage: float | None = None
-    trained_step: int | None = None
-    trained_tokens: int = 0
 
 
 class TrajectoryDetail(BaseModel):
@@ -397,6 +377,3 @@ class Extremes(BaseModel):
     correlation_tokens: float | None = None
     """Pearson's r of reward and sampled tokens over the points; None where one of them does not vary."""
     correlation_tool_errors: float | None = None
-
-
-CallNode.model_rebuild()

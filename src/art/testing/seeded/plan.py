@@ -27,6 +27,8 @@ class Plan:
     """Of an answer, about."""
     long_tokens: int = 0
     """Of one rollout more, of the last run, whose answer has exactly so many; 0 leaves it out."""
+    traces: bool = True
+    """What the trainer found of each trained choice: its own log-probabilities and the advantage."""
     scenarios: int = 24
     """Different questions."""
     evaluate_every: int = 5

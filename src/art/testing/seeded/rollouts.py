@@ -9,13 +9,15 @@ from random import Random
 
 import numpy as np
 
-from art.store import call_rows, rollout_rows
+from art.store import call_rows, rollout_rows, trained_rows
 from art.store.blobs import BlobStore, blob_path
 from art.store.records import CallText, RolloutRow
 from art.store.sql import Conn
+from art.store.traces import ChoiceTrace, FloatArray
+from art.testing.seeded.figures import Member
 from art.testing.seeded.task import ANSWERS, MORE, PADDING, SYSTEM, TOOLS, Scenario, Turn
 from art.testing.seeded.tokens import Tokens
-from art.types.policy import Fate, FinishReason, Purpose
+from art.types.policy import Fate, FinishReason, Purpose, RolloutStatus
 from art.types.tokens import CallRecord, ChoiceRecord, VersionSpan
 
 TOKENS_PER_SECOND = 40.0
@@ -56,6 +58,8 @@ class Recorder:
         self._blobs = blobs
         self._tokens = tokens
         self._noise = np.random.Generator(np.random.PCG64(seed))
+        self._sampled: dict[tuple[str, int], FloatArray] = {}
+        """Log-probabilities of choices, until a step has trained them."""
 
     def record(self, rollout: RolloutRow, said: Sequence[Said], *, entropy: float) -> list[Choice]:
         """The rollout ends when its last call does; `entropy` is the mean surprise of its tokens, in nats."""
@@ -78,6 +82,21 @@ class Recorder:
             call.finished_at = started = started + times[number]
             choices += self._write(rollout, item, call, prompt, entropy=entropy)
         return choices
+
+    def add_traces(self, members: Sequence[Member], step: int) -> None:
+        """What the trainer found of the choices that it trained: nearly what the engine had, the less the likelier a token."""
+        found = []
+        for member in members:
+            for call, index, _ in member.choices if member.status is RolloutStatus.TRAINED else ():
+                served = self._sampled[call, index]
+                gap = self._noise.standard_normal(len(served)) * (0.004 + 0.03 * np.abs(served))
+                trained = np.minimum(served + gap, 0.0).astype(np.float32)
+                found.append(ChoiceTrace(call, index, member.advantage, trained))
+        trained_rows.add_trained(self._conn, self._blobs, found, step)
+
+    def forget(self) -> None:
+        """What was sampled up to now is trained by no step to come."""
+        self._sampled.clear()
 
     def long_turn(self, scenario: Scenario, tokens: int) -> Turn:
         """An answer of exactly `tokens` tokens, the end of its turn included, in lines of some sentences."""
@@ -136,6 +155,7 @@ class Recorder:
             ids, outline = self._tokens.completion(turn)
             logprobs = -self._noise.exponential(entropy, len(ids))
             arrays[f"c{index}.token_ids"] = np.asarray(ids, dtype=np.int32)
+            self._sampled[call.call_id, index] = logprobs.astype(np.float32)
             arrays[f"c{index}.logprobs"] = logprobs.astype(np.float32)
             text.completions.append(turn.message)
             text.outlines.append(outline)

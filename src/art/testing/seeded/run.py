@@ -89,6 +89,7 @@ class Run:
     def _batch(self, scenarios: Sequence[Scenario], batch: int) -> None:
         progress, rng = batch / self._steps, self._rng
         self._made = []
+        self._recorder.forget()
         groups = [
             self._group(scenario, f"{self.name}-{batch}-{number}", batch=batch, progress=progress)
             for number, scenario in enumerate(rng.sample(list(scenarios), self._plan.groups))
@@ -123,6 +124,8 @@ class Run:
         job_rows.count_batch(self._conn, job, result)
         self._conn.execute("UPDATE batches SET time = ? WHERE job_id = ?", (self.clock, job.info.job_id))
         rollout_rows.set_trained(self._conn, jobs.outcomes(members), self._step, batch=batch)
+        if self._plan.traces:
+            self._recorder.add_traces(members, self._step)
         if published:
             self.checkpoints.publish(self._step, at=self.clock, metrics=figures, job_id=job.info.job_id)
         explained = self._steps - batch < 2
