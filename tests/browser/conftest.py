@@ -44,7 +44,10 @@ SCRIPT = {"token_delay_ms": 5, "default": "The order is on its way, and arrives 
 def seeded_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from art.testing.seeded import Plan, seed
 
-    return seed(tmp_path_factory.mktemp("dashboard") / "runs", Plan(runs=3, steps=10, group_size=6, long_tokens=12_000))
+    return seed(
+        tmp_path_factory.mktemp("dashboard") / "runs",
+        Plan(runs=3, steps=10, group_size=6, long_tokens=12_000),
+    )
 
 
 @pytest.fixture(scope="session")
