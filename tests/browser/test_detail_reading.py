@@ -171,6 +171,18 @@ def test_branches_can_be_clicked_through(open_page: Any, site: Site) -> None:
     assert page.locator(f".transcript [data-call='{number}']").count() == 1
 
 
+def test_a_link_leads_to_the_place_that_was_read(open_page: Any, site: Site) -> None:
+    rollout = rollouts(site, "calls > 3")[0]
+    page = open_page(at(rollout, "?at=2"), size=(1000, 400))
+    page.wait_for_function(
+        "() => { const top = document.querySelector('[data-call=\"2\"]').getBoundingClientRect().top; return top >= 0 && top < 200 }"
+    )
+    page.evaluate("window.scrollTo(0, 0)")
+    page.wait_for_function("() => !location.hash.includes('at=')")
+    page.evaluate("document.querySelector('[data-call=\"1\"]').scrollIntoView()")
+    page.wait_for_function("() => location.hash.includes('at=1')")
+
+
 def test_a_trajectory_can_be_copied(open_page: Any, site: Site) -> None:
     rollout = rollouts(site, "calls > 1")[0]
     page = open_page(at(rollout))

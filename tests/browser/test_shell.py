@@ -236,7 +236,9 @@ def test_a_rollout_and_a_step_appear_while_the_page_is_open(open_page: Any, site
     opened = site.ask("POST", "rollouts", {"model": "shop/desk-03", "scenario_id": "live"})
     row.get_by_text("running").wait_for()
     kept = site.ask("GET", "models/shop/desk-03/checkpoints")["checkpoints"]
-    assert [one["step"] for one in kept if one["leased"]] == [opened["step"]], "an open rollout keeps its step"
+    assert [one["step"] for one in kept if one["leased"]] == [opened["step"]], (
+        "an open rollout keeps its step"
+    )
     site.ask("POST", f"rollouts/{opened['rollout_id']}/reward", {"reward": 0.5})
     site.ask("POST", f"rollouts/{opened['rollout_id']}/finish", {})
     row.get_by_text("running").wait_for(state="detached")
