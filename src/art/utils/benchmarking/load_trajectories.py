@@ -120,7 +120,7 @@ def _text(value: object) -> str | None:
 
 def _message(message: Mapping[str, Any]) -> dict[str, str | None]:
     """Of one form for all: what is no text stands as JSON."""
-    found = {"role": str(message.get("role", ""))}
+    found: dict[str, str | None] = {"role": str(message.get("role", ""))}
     for name in ("content", "tool_calls", "tool_call_id"):
         value = message.get(name)
         found[name] = value if value is None or isinstance(value, str) else json.dumps(value)
