@@ -34,6 +34,7 @@ FILES = (
     "docs/sensitive-data.md",
     "docs/metrics.md",
     "docs/export.md",
+    "docs/cli.md",
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

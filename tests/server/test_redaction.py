@@ -128,7 +128,7 @@ def kept(
     net_log = guard / "hosts"
     server = start_art_server(
         engine="torch",
-        arguments=["--upstream", f"far=http://{ELSEWHERE}:9/v1,timeout=5"],
+        arguments=["--set", f"server.upstreams.far=http://{ELSEWHERE}:9/v1,timeout=5"],
         environment={
             **ENVIRONMENT,
             "ART_SERVER__PROJECTS": json.dumps(PROJECTS),
