@@ -49,6 +49,7 @@ FAILS: dict[str, list[str]] = {
     "show": ["p/a", *EMPTY],
     "sql": ["SELECT 1", *EMPTY],
     "tail": EMPTY,
+    "ui": ["empty"],
 }
 """Command lines that are well formed and cannot work. They end with status 1."""
 FAILS_AS_USAGE: dict[str, list[str]] = {

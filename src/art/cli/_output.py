@@ -250,3 +250,13 @@ class TailLine(Output):
     step: StepLine | None = None
     text: str
     """For a person."""
+
+
+class Dashboard(Output):
+    """`art ui`: printed in one line when the page can be opened."""
+
+    url: str
+    """With a key in it: whoever has the address sees everything in the folder."""
+    folder: str
+    server_runs: bool
+    """False: served by this command, read-only, until it ends."""

@@ -7,7 +7,6 @@ served to this command alone, read-only and as `art ui` does it, for as long as 
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
-from art.cli._served import address_on, backend_of, folder_of, run_to_the_end, runs_on, where
+from art.backends.child import running_server
+from art.cli._served import backend_of, folder_of, run_to_the_end, where
 from art.cli._usage import WrongUsage
-from art.errors import NotFound
+from art.errors import ConfigError, NotFound
 from art.types.wire_views import RunLine, RunList
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="BaseModel")
 T = TypeVar("T")
 VIEWS = "/api/v1/views"
+STOP_SECONDS = 5.0
+"""For a folder that was served to be let go."""
 PAGE = 200
 """Entries asked for at once."""
 Param = str | int | float | list[str] | None
@@ -112,8 +114,8 @@ async def looking(url: str | None, key: str | None, path: Path | None) -> AsyncG
             f"{folder} is no server's folder",
             hint="name it with --path, or a running server with --url or ART_URL",
         )
-    if runs_on(folder):
-        async with _closing(backend_of(*address_on(folder), None)) as views:
+    if (server := running_server(folder)) is not None:
+        async with _closing(backend_of(server.url, server.key, None)) as views:
             yield views
         return
     async with _served_here(folder) as views:
@@ -130,22 +132,33 @@ async def _closing(backend: ServerBackend) -> AsyncGenerator[Views, None]:
 async def _served_here(folder: Path) -> AsyncGenerator[Views, None]:
     """The folder itself, for this command alone. ConfigError where the server's packages are not installed."""
     try:
-        view = importlib.import_module("art.server.viewer").view
-    except ModuleNotFoundError:
-        async with _closing(backend_of(None, None, folder)) as views:
-            yield views
-        return
+        from art.server.lifetime import Stop
+        from art.server.viewer import view
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"no server runs on {folder}, and reading it needs packages that are not installed",
+            cause=str(error),
+            hint="pip install 'agent-reinforcement-trainer[server]', or name a running server with --url",
+        ) from error
+    stop = Stop()
     ready: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
-        view(folder, port=0, on_ready=lambda gateway, token: ready.set_result((gateway.url, token))),
+        view(
+            folder,
+            port=0,
+            on_ready=lambda gateway, token: ready.set_result((gateway.url, token)),
+            stop=stop,
+        ),
         name="view",
     )
     try:
-        await asyncio.wait([serving, ready], return_when=asyncio.FIRST_COMPLETED)
+        either: list[asyncio.Future[Any]] = [serving, ready]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             serving.result()  # why it did not come up
         async with _closing(backend_of(*ready.result(), None)) as views:
             yield views
     finally:
+        stop.asked.set()
+        await asyncio.wait([serving], timeout=STOP_SECONDS)
         serving.cancel()
-        await asyncio.wait([serving])
