@@ -82,7 +82,7 @@ def command(
     both.figures = differences(first.figures, second.figures, infos, wanted)
     found = paired(first, second)
     both.evaluation = None if found is None else Compared.model_validate(found.summary())
-    if not both.figures and found is None:
+    if not both.figures and (metric or found is None):
         raise NotFound(
             f"{a} and {b} have nothing that could be compared",
             hint="no figure has a name that --metric begins with"
