@@ -32,7 +32,7 @@ JSON = (
 )
 Shown = RunDetail | ShownStep | GroupDetail | ScenarioDetail | TrajectoryDetail
 ROLLOUT = "ro-"
-"""What the ids of rollouts begin with that ART makes itself; a client may choose others (--rollout)."""
+"""What the ids of rollouts begin with that ART makes itself."""
 MAX_STEPS = 100_000
 """Train calls that are looked through for one step."""
 
@@ -49,7 +49,7 @@ def command(
     *,
     group: Annotated[str | None, typer.Option(help="A group of the run: its rollouts side by side.")] = None,
     scenario: Annotated[str | None, typer.Option(help="A scenario of the run: before and after.")] = None,
-    rollout: Annotated[str | None, typer.Option(help="A rollout whose id was chosen by a client.")] = None,
+    rollout: Annotated[str | None, typer.Option(help="A rollout whose id looks like a run's name.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Long texts whole, on a terminal too.")] = False,
     url: Url = None,
     key: Key = None,
@@ -104,9 +104,12 @@ async def find(
     if rollout is not None:
         if target is not None or group is not None or scenario is not None:
             raise WrongUsage("a rollout's id is all that is needed", hint=f"art show {rollout}")
-        return await views.get(TrajectoryDetail, f"/rollouts/{quote(rollout, safe='')}")
+        return await _rollout(views, rollout)
     name, at, number = (target or "").partition("@")
-    run = await views.run(name or None)
+    try:
+        run = await views.run(name or None)
+    except NotFound as error:
+        return await _no_run(views, name, error)
     if group is not None:
         return await views.get(GroupDetail, run_path(run, "groups", group))
     if scenario is not None:
@@ -116,6 +119,20 @@ async def find(
     if not number.isdecimal():
         raise WrongUsage(f"{target!r} names no step", hint="project/name@3")
     return await _step(views, run, int(number))
+
+
+async def _rollout(views: Views, rollout: str) -> TrajectoryDetail:
+    return await views.get(TrajectoryDetail, f"/rollouts/{quote(rollout, safe='')}")
+
+
+async def _no_run(views: Views, name: str, error: NotFound) -> TrajectoryDetail:
+    """What is the name of no run may be a rollout's id that a client chose."""
+    try:
+        return await _rollout(views, name)
+    except NotFound:
+        raise NotFound(
+            f"there is no run and no rollout {name!r}", cause=error.cause, hint="art ls; art ls rollouts"
+        ) from None
 
 
 def _one_of(**given: Any) -> None:
