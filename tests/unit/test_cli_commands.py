@@ -37,6 +37,7 @@ FAILS: dict[str, list[str]] = {
     "data retention list": NOWHERE,
     "data retention set": ["--project", "p", "--keep", "30d", *NOWHERE],
     "explain": ["ro-1", *EMPTY],
+    "export": ["--out", "x.jsonl", *NOWHERE],
     "key create": ["--role", "infer", *NOWHERE],
     "key list": NOWHERE,
     "key quota": ["k", "--max-concurrent", "8", *NOWHERE],
@@ -53,8 +54,12 @@ FAILS: dict[str, list[str]] = {
 }
 """Command lines that are well formed and cannot work. They end with status 1."""
 FAILS_AS_USAGE: dict[str, list[str]] = {
+    "config check": [],
+    "config show": ["missing.toml"],
     "demo": ["--steps", "0"],
     "doctor": ["--config", "a.toml"],
+    "init": ["two words"],
+    "run": [],
     "schema": ["nothing"],
 }
 """Commands that fail in no cheap way but by their command line: status 2. The other ways have tests of their own."""

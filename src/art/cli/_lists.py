@@ -6,10 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from art.cli._text import MISSING, Column, moment, reward, span, spark
+from art.cli._text import MISSING, Column, moment, reward, short, span, spark
 from art.types.wire import CheckpointList
 from art.types.wire_views import GroupList, RolloutList, RunList, ScenarioList, StepList
-from art.utils.units import show_count
 
 Rows = list[Sequence[str]]
 Lists = RunList | StepList | GroupList | RolloutList | ScenarioList | CheckpointList
@@ -63,7 +62,7 @@ def runs(found: RunList) -> tuple[list[Column], Rows]:
             f"{reward(run.reward_first)} → {reward(run.reward_last)}",
             reward(run.val_reward_last),
             f"{run.rollouts:,}",
-            show_count(run.sampled_tokens),
+            short(run.sampled_tokens),
             MISSING if run.cost_usd is None else f"{run.cost_usd:.2f}",
             ago(run.updated_at),
             spark(run.rewards[-20:]),

@@ -260,3 +260,33 @@ class Dashboard(Output):
     folder: str
     server_runs: bool
     """False: served by this command, read-only, until it ends."""
+
+
+class ProjectWritten(Output):
+    """`art init`."""
+
+    folder: str
+    template: str
+    files: list[str]
+    """In the folder."""
+
+
+class RunnableRun(Output):
+    """`art config check`."""
+
+    model: str
+    scenarios: int
+    held_out: int
+    steps: int
+    rollouts: int
+    """Of all steps."""
+    concurrency: int
+
+
+class RunEvent(BaseModel):
+    """`art run`: something that happened, one a line."""
+
+    model_config = ConfigDict(extra="allow")
+
+    event: Literal["start", "note", "step", "demonstrations", "end"]
+    """What else there is goes by this: of a `step` its batch, step, reward and metrics; of the `end` how it ended."""

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from art.cli._lists import columns
 from art.cli._output import ShownStep
-from art.cli._text import MISSING, clean, counts, moment, number, reward, span, spark, styled, table
+from art.cli._text import MISSING, clean, counts, moment, number, reward, short, span, spark, styled, table
 from art.cli._trajectory import said
 from art.types.wire_views import Divergence, GroupDetail, Member, RunDetail, ScenarioDetail
-from art.utils.units import show_count
 
 
 def run(told: RunDetail) -> list[str]:
@@ -20,7 +19,7 @@ def run(told: RunDetail) -> list[str]:
         f"{styled(f'{line.project}/{line.name}', bold=True)}  {line.state}  step {line.step}, {line.batch} train calls",
         f"  on {clean(line.base_model)}; since {moment(line.created_at)}, last seen {moment(line.updated_at)}",
         f"  reward {reward(line.reward_first)} → {reward(line.reward_last)}  {spark(line.rewards)}".rstrip(),
-        f"  {line.rollouts:,} rollouts, {line.running:,} running, {show_count(line.sampled_tokens)} tokens sampled",
+        f"  {line.rollouts:,} rollouts, {line.running:,} running, {short(line.sampled_tokens)} tokens sampled",
         f"  rollouts: {counts(told.statuses)}",
         f"  sampled choices: {counts(told.fates)}",
     ]

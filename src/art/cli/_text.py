@@ -18,8 +18,6 @@ from typing import Literal
 
 import typer
 
-from art.utils.units import show_seconds
-
 MISSING = "-"
 """Where there is no figure."""
 GAP = "  "
@@ -170,8 +168,23 @@ def reward(value: float | None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """A span of time."""
-    return MISSING if seconds is None else show_seconds(seconds)
+    """A span of time: `0.4 s`, `35 s`, `12 min`, `3.5 h`, `2 d`."""
+    if seconds is None:
+        return MISSING
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    for limit, unit, name in ((120, 1, "s"), (2 * 3600, 60, "min"), (2 * 86400, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds / 86400:.3g} d"
+
+
+def short(count: float) -> str:
+    """A count: 950, 8.2k, 1.5M."""
+    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(count) >= unit:
+            return f"{count / unit:.3g}{name}"
+    return f"{count:.3g}"
 
 
 def moment(seconds: float) -> str:

@@ -1,14 +1,35 @@
-"""Options that take a count (`8k`) or a span of time (`30s`)."""
+"""Options that take a count (`8k`) or a span of time (`30s`), as files do (config/units)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+from pydantic import BeforeValidator, Field
 
 from art.cli._usage import WrongUsage
-from art.utils.units import parse_count, parse_seconds
+from art.config import units
+
+_WHOLE = re.compile(r"[0-9]{1,18}")
+_NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
+
+
+def parse_count(value: Any) -> int:
+    """`8000`, `8k` or `1.5M` as a whole number. ValueError for anything else."""
+    text = str(value)
+    return int(text) if _WHOLE.fullmatch(text) else units.count_of(text)
+
+
+def parse_seconds(value: Any) -> float:
+    """`30s`, `1.5h` or `7d` in seconds; a number alone is in seconds. ValueError for anything else."""
+    text = str(value)
+    return float(text) if _NUMBER.fullmatch(text) else units.seconds_of(text)
+
+
+Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(gt=0)]
+"""Of a setting: `30s`, `5m`, or a number."""
 
 
 def count_option(help: str, *names: str, at_least: int = 0, at_most: int | None = None) -> Any:
@@ -16,9 +37,9 @@ def count_option(help: str, *names: str, at_least: int = 0, at_most: int | None 
     return typer.Option(*names, help=help, parser=count(at_least, at_most), metavar="COUNT")
 
 
-def span_option(help: str, *names: str, above: float = 0.0, **more: Any) -> Any:
-    """Seconds that may carry a unit: 90, 30s, 5m, 12h, 7d. More than `above` seconds."""
-    return typer.Option(*names, help=help, parser=span(above), metavar="TIME", **more)
+def span_option(help: str, *names: str, **more: Any) -> Any:
+    """Seconds, more than 0, that may carry a unit: 90, 30s, 5m, 12h, 7d."""
+    return typer.Option(*names, help=help, parser=span, metavar="TIME", **more)
 
 
 def count(at_least: int = 0, at_most: int | None = None) -> Callable[[Any], int]:
@@ -34,22 +55,18 @@ def count(at_least: int = 0, at_most: int | None = None) -> Callable[[Any], int]
     return parse
 
 
-def span(above: float = 0.0) -> Callable[[Any], float]:
+def span(value: Any) -> float:
     """Likewise, in seconds."""
-
-    def parse(value: Any) -> float:
-        found = parse_seconds(value)
-        if found <= above:
-            raise ValueError(f"{value} is not more than {above:g} s")
-        return found
-
-    return parse
+    found = parse_seconds(value)
+    if not found > 0:
+        raise ValueError(f"{value} is not more than 0 s")
+    return found
 
 
 def seconds_of(text: str, option: str) -> float:
     """`90s`, `30m`, `12h` or `30d` in seconds, for options where a number alone could mean days. WrongUsage otherwise."""
     try:
-        return parse_seconds(text, bare=False)
+        return units.seconds_of(text)
     except ValueError as error:
         raise WrongUsage(
             f"{option} is {text!r}", hint="a number and s, m, h or d, such as 30m or 7d"

@@ -21,7 +21,7 @@ from art.cli._served import (
     choose_model,
     run_to_the_end,
 )
-from art.cli._set import Settings, checked, settings_of
+from art.cli._settings import Set, checked, only, parsed
 from art.cli._units import count_option
 from art.cli._usage import WrongUsage
 from art.errors import InvalidInput
@@ -78,7 +78,7 @@ def command(
     concurrency: Annotated[int, count_option("Runs at the same time.", at_least=1)] = 8,
     against: Against = None,
     fail_under: FailUnder = None,
-    settings: Settings = None,
+    set_: Set = None,
     model: ModelName = None,
     base_url: BaseUrl = None,
     api_key: ApiKey = None,
@@ -108,7 +108,9 @@ def command(
     from art.rollouts.program_groups import read_scenarios
 
     given = read_scenarios(scenarios)
-    how = checked(EvalSettings, "eval", settings_of(settings, ("eval",))["eval"])
+    more = parsed(set_ or [])
+    only(more, ("eval",))
+    how = checked(EvalSettings, "eval", more.get("eval", {}))
     earlier = None if against is None else EvalResult.load(_read(against))
     sys.path.insert(0, str(Path.cwd()))  # a console script does not look there by itself
     options = {

@@ -26,8 +26,8 @@ from art.cli._served import (
 from art.cli._served import (
     BaseModel as BaseModelName,
 )
-from art.cli._set import Seconds, Settings, checked, settings_of
-from art.cli._units import count_option
+from art.cli._settings import Set, checked, only, parsed
+from art.cli._units import Seconds, count_option
 from art.cli._usage import WrongUsage
 from art.cli.rollout import (
     CONTEXT,
@@ -82,7 +82,7 @@ def command(
     model: ModelName = None,
     base_model: BaseModelName = None,
     reward_command: RewardCommand = None,
-    settings: Settings = None,
+    set_: Set = None,
     url: Url = None,
     key: Key = None,
     path: Path_ = None,
@@ -105,14 +105,16 @@ def command(
     from art.rollouts.program_groups import read_scenarios
 
     given = read_scenarios(scenarios)
-    more = settings_of(settings, SECTIONS)
-    how = checked(RolloutSettings, "rollout", more["rollout"])
+    more = parsed(set_ or [])
+    only(more, SECTIONS)
+    how = checked(RolloutSettings, "rollout", more.get("rollout", {}))
     made = program_of(program, reward_command, how.timeout)
     if train and (how.purpose is Purpose.EVALUATE or "@" in (model or "")):
         raise WrongUsage("--train needs runs of the latest step with purpose train")
-    if more["train"] and not train:
-        raise WrongUsage(f"--set train.{next(iter(more['train']))} would be ignored", hint="add --train")
-    learning = load_config(flags={"train": more["train"]}).train if train else None
+    settings = more.get("train", {})
+    if settings and not train:
+        raise WrongUsage(f"--set train.{next(iter(settings))} would be ignored", hint="add --train")
+    learning = load_config(flags={"train": settings}).train if train else None
     draws = secrets.randbelow(2**31) if how.seed is None else how.seed
     runner = {"size": group, "concurrency": concurrency, "seed": draws, "purpose": how.purpose}
     with backend_of(url, key, path) as backend, _writer(out) as file:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from art.cli._set import Settings, combine, settings_of
+from art.cli._settings import Set, merged, only, parsed
 
 if TYPE_CHECKING:
     from art.config.server import ServerConfig
@@ -34,7 +34,7 @@ def command(
     host: Annotated[str | None, typer.Option(help="Address to listen on (default: 127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one (default: 7999).")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with settings.")] = None,
-    settings: Settings = None,
+    set_: Set = None,
     tls_cert: Annotated[
         Path | None, typer.Option(help="Certificate chain (PEM): host and port speak TLS, not plain HTTP.")
     ] = None,
@@ -81,10 +81,11 @@ def command(
         },
         "engine": {"kind": engine},
     }
-    more = settings_of(settings, SECTIONS)
-    if upstreams := more["server"].get("upstreams"):
+    more = parsed(set_ or [])
+    only(more, SECTIONS)
+    if upstreams := more.get("server", {}).get("upstreams"):
         more["server"]["upstreams"] = _upstreams(upstreams)
-    loaded = load_config(flags=combine(flags, more), file=config)
+    loaded = load_config(flags=merged(more, flags), file=config)
     _log_to(loaded.server)
     asyncio.run(serve(loaded.server, on_ready=_say_json if as_json else _say_ready))
 
