@@ -98,10 +98,11 @@ def checked(kind: type[M], section: str, values: Mapping[str, Any]) -> M:
         raise WrongUsage(f"{place} cannot be {first['input']!r}", cause=first["msg"]) from error
 
 
-def only(tables: Mapping[str, Any], sections: Sequence[str]) -> None:
-    """WrongUsage for a section that a command has no use for: it would be ignored."""
+def only(tables: dict[str, dict[str, Any]], sections: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The same tables. WrongUsage for a section that a command has no use for: it would be ignored."""
     for section in tables:
         if section not in sections:
             near = difflib.get_close_matches(section, sections, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"here it is one of {', '.join(sections)}"
             raise WrongUsage(f"--set {section}. would be ignored", hint=hint)
+    return tables

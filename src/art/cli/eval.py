@@ -108,9 +108,7 @@ def command(
     from art.rollouts.program_groups import read_scenarios
 
     given = read_scenarios(scenarios)
-    more = parsed(set_ or [])
-    only(more, ("eval",))
-    how = checked(EvalSettings, "eval", more.get("eval", {}))
+    how = checked(EvalSettings, "eval", only(parsed(set_ or []), ("eval",)).get("eval", {}))
     earlier = None if against is None else EvalResult.load(_read(against))
     sys.path.insert(0, str(Path.cwd()))  # a console script does not look there by itself
     options = {

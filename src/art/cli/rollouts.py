@@ -105,8 +105,7 @@ def command(
     from art.rollouts.program_groups import read_scenarios
 
     given = read_scenarios(scenarios)
-    more = parsed(set_ or [])
-    only(more, SECTIONS)
+    more = only(parsed(set_ or []), SECTIONS)
     how = checked(RolloutSettings, "rollout", more.get("rollout", {}))
     made = program_of(program, reward_command, how.timeout)
     if train and (how.purpose is Purpose.EVALUATE or "@" in (model or "")):

@@ -81,8 +81,7 @@ def command(
         },
         "engine": {"kind": engine},
     }
-    more = parsed(set_ or [])
-    only(more, SECTIONS)
+    more = only(parsed(set_ or []), SECTIONS)
     if upstreams := more.get("server", {}).get("upstreams"):
         more["server"]["upstreams"] = _upstreams(upstreams)
     loaded = load_config(flags=merged(more, flags), file=config)
