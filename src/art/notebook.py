@@ -52,7 +52,7 @@ body[data-jp-theme-light="false"] .art-nb,body.vscode-dark .art-nb{--fg:#edeef0;
 .art-nb table{border-collapse:collapse;width:100%;color:var(--fg);background:none;margin:0}
 .art-nb tr{background:none!important}
 .art-nb th,.art-nb td{text-align:left;vertical-align:top;padding:3px 10px 3px 0;border:0;border-bottom:1px solid var(--line);color:var(--fg);background:none}
-.art-nb th{color:var(--dim);font-weight:500}.art-nb td.n,.art-nb th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.art-nb td:last-child{width:100%}.art-nb th{color:var(--dim);font-weight:500;white-space:nowrap}.art-nb td.n,.art-nb th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .art-nb svg{display:block;margin:4px 0;color:var(--mark)}
 </style>"""
 
@@ -91,12 +91,12 @@ def _page(body: str, *, nested: bool = False) -> str:
 
 
 def number(value: object) -> str:
-    """A number of at most four significant digits; a truth value as a word."""
+    """A number of four significant digits, or all of a whole part that is longer; a truth value as a word."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    if isinstance(value, int) and abs(value) < 1_000_000:
-        return str(value)
-    return f"{value:.4g}"
+    if 1000 <= abs(value) < 1e12:
+        return f"{value:,.0f}"
+    return str(value) if isinstance(value, int) and abs(value) < 1000 else f"{value:.4g}"
 
 
 # -- trajectories

@@ -65,7 +65,7 @@ def curve(
     """One metric by step; the mean where a step has several rows. A band of `spread` around it, or between `ends`."""
     if not 0 <= smoothing < 1:
         raise InvalidInput(f"smoothing is {smoothing}", hint="give 0 (none) to below 1")
-    figure, axes = _figure()
+    figure, axes = blank()
     named = _named(runs)
     drawn = 0
     for place, (name, rows) in enumerate(named.items()):
@@ -98,7 +98,7 @@ def curve(
 
 def group_spread(groups: Iterable[TrajectoryGroup]) -> Figure:
     """The rewards of each group's rollouts: what there is to learn from. A group whose rewards are all equal is marked."""
-    figure, axes = _figure()
+    figure, axes = blank()
     found = [[trajectory.reward for trajectory in group] for group in groups]
     if not any(found):
         raise InvalidInput("there are no rollouts to draw", hint="pass groups that have trajectories")
@@ -132,7 +132,7 @@ def reward_against_length(rollouts: Iterable[Trajectory | TrajectoryGroup]) -> F
     told = all("completion_tokens" in trajectory.metrics for trajectory in trajectories)
     lengths = [_length(trajectory, tokens=told) for trajectory in trajectories]
     rewards = [trajectory.reward for trajectory in trajectories]
-    figure, axes = _figure()
+    figure, axes = blank()
     axes.scatter(lengths, rewards, s=20, color=COLOURS[0], alpha=0.6, linewidth=0)
     r = correlation(lengths, rewards)
     said = "one of them does not vary" if r is None else f"r = {r:.2f}"
@@ -267,7 +267,8 @@ def _length(trajectory: Trajectory, *, tokens: bool) -> float:
 # -- drawing
 
 
-def _figure() -> tuple[Figure, Axes]:
+def blank() -> tuple[Figure, Axes]:
+    """An empty figure in the style of all of them. ConfigError without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -84,3 +84,60 @@ def shot(page: Page, name: str) -> None:
     """A picture of the whole page, kept for a person to look at."""
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True, animations="disabled")
+
+
+RULES = {
+    "resultTypes": ["violations"],
+    # Colours are part of the rules; what is experimental or a matter of taste is not.
+    "runOnly": {
+        "type": "tag",
+        "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+    },
+}
+
+OVERHANG = """() => {
+    const found = [];
+    const wide = document.documentElement.clientWidth;
+    if (document.documentElement.scrollWidth > wide) found.push(`the page is ${document.documentElement.scrollWidth} px wide`);
+    for (const element of document.querySelectorAll("main *")) {
+        const style = getComputedStyle(element);
+        const box = element.getBoundingClientRect();
+        if (box.width === 0 || style.visibility === "hidden" || element.closest(".visually-hidden, .u-wrap, svg")) continue;
+        const clips = style.overflowX === "hidden" && style.textOverflow !== "ellipsis" && style.webkitLineClamp === "none";
+        if (clips && element.clientWidth > 1 && element.scrollWidth > element.clientWidth + 1 && element.textContent.trim())
+            found.push(`cut: <${element.localName} class="${element.className}"> ${element.textContent.trim().slice(0, 60)}`);
+        const scroller = element.closest(".table-box, .tabs, [data-scrolls], pre, .chart-data");
+        if (!scroller && box.right > wide + 1) found.push(`over the edge: <${element.localName} class="${element.className}">`);
+    }
+    return found;
+}"""
+
+
+def problems(page: Page, name: str) -> list[str]:
+    """Rules of accessibility that the page breaks."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    answer: dict[str, Any] = Axe().run(page, options=RULES).response
+    return [
+        f"{name}: {rule['id']} ({rule['impact']}): {node['html'][:160]}: {node['failureSummary'][:240]}"
+        for rule in answer["violations"]
+        for node in rule["nodes"][:3]
+    ]
+
+
+def contrast(page: Page, where: str) -> list[str]:
+    """Texts inside `where` that stand out too little from their ground."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    options = {"resultTypes": ["violations"], "runOnly": {"type": "rule", "values": ["color-contrast"]}}
+    answer: dict[str, Any] = Axe().run(page, context=where, options=options).response
+    return [
+        f"{node['html'][:160]}: {node['failureSummary'][:240]}"
+        for rule in answer["violations"]
+        for node in rule["nodes"]
+    ]
+
+
+def overhang(page: Page) -> list[str]:
+    """What is cut, or goes beyond the page's edge."""
+    return list(page.evaluate(OVERHANG))

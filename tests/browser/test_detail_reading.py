@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-from browser_kit import NARROW, RUN, Site, settled, show
+from browser_kit import NARROW, RUN, WIDE, Site, contrast, overhang, problems, settled, shot, show
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -171,6 +171,18 @@ def test_branches_can_be_clicked_through(open_page: Any, site: Site) -> None:
     assert page.locator(f".transcript [data-call='{number}']").count() == 1
 
 
+def test_a_link_leads_to_the_place_that_was_read(open_page: Any, site: Site) -> None:
+    rollout = rollouts(site, "calls > 3")[0]
+    page = open_page(at(rollout, "?at=2"), size=(1000, 400))
+    page.wait_for_function(
+        "() => { const top = document.querySelector('[data-call=\"2\"]').getBoundingClientRect().top; return top >= 0 && top < 200 }"
+    )
+    page.evaluate("window.scrollTo(0, 0)")
+    page.wait_for_function("() => !location.hash.includes('at=')")
+    page.evaluate("document.querySelector('[data-call=\"1\"]').scrollIntoView()")
+    page.wait_for_function("() => location.hash.includes('at=1')")
+
+
 def test_a_trajectory_can_be_copied(open_page: Any, site: Site) -> None:
     rollout = rollouts(site, "calls > 1")[0]
     page = open_page(at(rollout))
@@ -246,6 +258,22 @@ def test_colours_stand_in_the_address(open_page: Any, site: Site, colour: str, m
     )
     assert any(re.search(mark, name) for name in classes) or colour == "gap"
     assert page.locator(".token-legend .token-key").count() >= 2
+
+
+def test_tokens_can_be_read_in_every_colour_and_theme(open_page: Any, site: Site) -> None:
+    rollout = rollouts(site, "status = trained and tool_errors > 0")[0]
+    page = open_page(at(rollout, "?as=tokens"))
+    for colour in ("none", "logprob", "advantage", "mask", "version", "gap"):
+        page.get_by_test_id("token-colour").select_option(colour)
+        page.get_by_test_id("token-line").first.wait_for()
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            assert contrast(page, ".trajectory-main") == [], f"{colour}, {theme}"
+        shot(page, f"tokens-{colour}-{WIDE[0]}-dark")
+    page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
+    shot(page, f"tokens-gap-{NARROW[0]}-dark")
+    assert overhang(page) == []
+    assert problems(page, "tokens, narrow") == []
 
 
 def test_a_long_answer_is_drawn_as_far_as_it_is_seen(

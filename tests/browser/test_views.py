@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from browser_kit import NARROW, ROLLED_BACK, RUN, WIDE, Site, shot
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
+from browser_kit import NARROW, ROLLED_BACK, RUN, WIDE, Site, overhang, problems, shot
 
 _RUN = f"/run/{RUN[0]}/{RUN[1]}"
 VIEWS = {
@@ -33,32 +30,6 @@ VIEWS = {
     "server-audit": "/server?part=audit",
 }
 
-RULES = {
-    "resultTypes": ["violations"],
-    # Colours are part of the rules; what is experimental or a matter of taste is not.
-    "runOnly": {
-        "type": "tag",
-        "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
-    },
-}
-
-OVERHANG = """() => {
-    const found = [];
-    const wide = document.documentElement.clientWidth;
-    if (document.documentElement.scrollWidth > wide) found.push(`the page is ${document.documentElement.scrollWidth} px wide`);
-    for (const element of document.querySelectorAll("main *")) {
-        const style = getComputedStyle(element);
-        const box = element.getBoundingClientRect();
-        if (box.width === 0 || style.visibility === "hidden" || element.closest(".visually-hidden, .u-wrap, svg")) continue;
-        const clips = style.overflowX === "hidden" && style.textOverflow !== "ellipsis" && style.webkitLineClamp === "none";
-        if (clips && element.clientWidth > 1 && element.scrollWidth > element.clientWidth + 1 && element.textContent.trim())
-            found.push(`cut: <${element.localName} class="${element.className}"> ${element.textContent.trim().slice(0, 60)}`);
-        const scroller = element.closest(".table-box, .tabs, [data-scrolls], pre, .chart-data");
-        if (!scroller && box.right > wide + 1) found.push(`over the edge: <${element.localName} class="${element.className}">`);
-    }
-    return found;
-}"""
-
 
 @pytest.fixture(scope="module")
 def places(site: Site) -> dict[str, str]:
@@ -75,17 +46,6 @@ def places(site: Site) -> dict[str, str]:
     return {name: quote(value, safe="") for name, value in told.items()}
 
 
-def problems(page: Page, name: str) -> list[str]:
-    from axe_playwright_python.sync_playwright import Axe
-
-    answer: dict[str, Any] = Axe().run(page, options=RULES).response
-    return [
-        f"{name}: {rule['id']} ({rule['impact']}): {node['html'][:160]}: {node['failureSummary'][:240]}"
-        for rule in answer["violations"]
-        for node in rule["nodes"][:3]
-    ]
-
-
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_in_both_widths_and_themes(open_page: Any, places: dict[str, str], name: str) -> None:
     page = open_page(VIEWS[name].format(**places))
@@ -96,6 +56,6 @@ def test_a_view_in_both_widths_and_themes(open_page: Any, places: dict[str, str]
             page.wait_for_timeout(100)  # charts follow width and colours with the next frames
             shot(page, f"{name}-{width}-{theme}")
             assert page.locator("main .error-box").all_inner_texts() == []
-            assert page.evaluate(OVERHANG) == []
+            assert overhang(page) == []
             if width == WIDE[0] or theme == "light":  # what a width changes is the same in both themes
                 assert problems(page, f"{name}, {width} px, {theme}") == []

@@ -32,6 +32,9 @@ FILES = (
     "docs/failures.md",
     "docs/dashboard.md",
     "docs/sensitive-data.md",
+    "docs/metrics.md",
+    "docs/export.md",
+    "docs/cli.md",
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

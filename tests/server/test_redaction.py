@@ -128,7 +128,7 @@ def kept(
     net_log = guard / "hosts"
     server = start_art_server(
         engine="torch",
-        arguments=["--upstream", f"far=http://{ELSEWHERE}:9/v1,timeout=5"],
+        arguments=["--set", f"server.upstreams.far=http://{ELSEWHERE}:9/v1,timeout=5"],
         environment={
             **ENVIRONMENT,
             "ART_SERVER__PROJECTS": json.dumps(PROJECTS),
@@ -212,6 +212,35 @@ def test_where_no_content_is_kept_training_goes_on_all_the_same(kept: Kept) -> N
     assert call.choices[0].fate == "trained"
     assert kept.rollout(rollout_id)["reward"] == 0.0
     assert kept.leaks(said) == []
+
+
+def test_what_the_dashboard_shows_and_keeps(kept: Kept) -> None:
+    """Notes, saved views and configurations pass the same rule; of sealed calls no token is listed."""
+    for project, text in (("clinic", f"Mail {MARK} please"), ("bank", "")):
+        model, rollout_id = kept.registered(project), f"r-{uuid.uuid4().hex[:12]}"
+        kept.ask(model, rollout_id, [{"role": "user", "content": f"Mail {SECRET} please"}])
+        (call,) = kept.api("GET", f"views/rollouts/{rollout_id}")["calls"]
+        assert [message["text"] for message in call["tail"]] == [text]
+        assert "encrypted until they were trained" in call["withheld"]
+        page = kept.api("GET", f"views/rollouts/{rollout_id}/tokens?call_id={call['call_id']}&start=-1000")
+        assert (page["ids"], page["text"], page["withheld"]) == ([], [], call["withheld"])
+        assert page["total"] == call["choices"][0]["token_count"]
+        note = {"flag": "bad", "note": f"he says {SECRET}"}
+        answer = kept.raw("PUT", f"/api/v1/rollouts/{rollout_id}/note", note)
+        if project == "bank":
+            assert answer.status_code == 400
+            assert "keeps no texts" in answer.text
+            answer = kept.raw("PUT", f"/api/v1/rollouts/{rollout_id}/note", {"flag": "bad"})
+        assert answer.json()["note"] == ("" if project == "bank" else f"he says {MARK}")
+        assert answer.json()["flag"] == "bad"
+        kept.api("PUT", f"views/saved/{project}", {"name": "his", "location": f"#/?filter={SECRET}"})
+        assert (
+            kept.api("GET", f"views/saved?project={project}")["views"][0]["location"] == f"#/?filter={MARK}"
+        )
+        config = {"config": {"mail_to": SECRET, "steps": 3}}
+        told = kept.api("PUT", f"models/{model}/run-config", config)
+        assert told["config"] == {"mail_to": MARK, "steps": 3}
+    assert kept.leaks(SECRET) == []
 
 
 def test_what_an_agent_refers_to_is_what_was_said(kept: Kept) -> None:

@@ -201,6 +201,8 @@ def test_saved_views(served: Served) -> None:
 def test_the_configuration_of_a_run(served: Served) -> None:
     config = {"config": {"train": {"learning_rate": 1e-4}}, "origin": {"train.learning_rate": "flag"}}
     assert served.api("PUT", "models/tests/alpha/run-config", config) == config
+    run = served.api("GET", "views/runs/tests/alpha")
+    assert (run["config"]["run"], run["config_origin"]) == (config["config"], config["origin"])
     assert served.raw("PUT", "/api/v1/models/tests/nobody/run-config", config).status_code == 404
 
 

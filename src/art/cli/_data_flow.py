@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.backends.remote import RemoteBackend
-from art.cli._served import run_to_the_end
+from art.cli._served import address_on, run_to_the_end, runs_on
 from art.config import outside
 from art.config.load import load_config
-from art.errors import ConfigError
 from art.types.data_flow import DataFlow, Flow
 from art.version import DISTRIBUTION
 
@@ -29,7 +26,7 @@ WIDTH = 12
 
 def report(path: Path, config: Path | None) -> DataFlow:
     """From the server that runs on the folder, or from the settings that one would start with; then of this environment."""
-    found = _told(path) if _runs(path) else _from_settings(path, config)
+    found = _told(path) if runs_on(path) else _from_settings(path, config)
     found.flows += environment_flows()
     return found
 
@@ -62,35 +59,9 @@ def lines(told: DataFlow) -> list[str]:
     ]
 
 
-def _runs(path: Path) -> bool:
-    """Whether a server holds the folder: its lock ends with it, however it ends."""
-    import fcntl
-
-    try:
-        fd = os.open(path / "server" / "server.lock", os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
-
-
 def _told(path: Path) -> DataFlow:
     """What the server of the folder says."""
-    server = path / "server"
-    try:
-        url = str(json.loads((server / "server.json").read_text())["url"])
-        key = (server / "admin.key").read_text().strip()
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"the server on {path} cannot be asked",
-            cause=f"{type(error).__name__}: {error}",
-            hint="it is still starting, or you may not read its folder",
-        ) from error
+    url, key = address_on(path)
 
     async def ask() -> Any:
         async with RemoteBackend(url, key) as backend:

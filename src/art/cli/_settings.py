@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
+from pydantic import BaseModel, ValidationError
 
 from art.cli._usage import WrongUsage
 from art.config.load import SECTIONS, Loaded, load_config
 
 DEFAULT_FILE = "run.toml"
+M = TypeVar("M", bound=BaseModel)
 
 File = Annotated[
     Path | None,
@@ -30,7 +34,7 @@ def settings_of(
     file: Path | None, sets: list[str] | None, named: dict[str, dict[str, Any]] | None = None
 ) -> Loaded:
     """The settings that a command line means. `named`: what flags of their own set; `--set` may not say otherwise."""
-    return load_config(flags=_merged(_parsed(sets or []), named or {}), file=file_of(file))
+    return load_config(flags=merged(parsed(sets or []), named or {}), file=file_of(file))
 
 
 def file_of(given: Path | None) -> Path | None:
@@ -47,7 +51,7 @@ def file_of(given: Path | None) -> Path | None:
     return found
 
 
-def _parsed(sets: list[str]) -> dict[str, dict[str, Any]]:
+def parsed(sets: list[str]) -> dict[str, dict[str, Any]]:
     """`train.learning_rate=1e-4` as tables. WrongUsage for what is no such assignment."""
     tables: dict[str, dict[str, Any]] = {}
     for text in sets:
@@ -66,7 +70,8 @@ def _parsed(sets: list[str]) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def _merged(sets: dict[str, dict[str, Any]], named: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def merged(sets: dict[str, dict[str, Any]], named: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """`--set` and flags of their own together. WrongUsage for a setting that both give."""
     for section, table in named.items():
         assert section in SECTIONS
         for name, value in table.items():
@@ -76,3 +81,28 @@ def _merged(sets: dict[str, dict[str, Any]], named: dict[str, dict[str, Any]]) -
                 raise WrongUsage(f"{section}.{name} is set twice", hint="by --set, or by the flag of its own")
             sets.setdefault(section, {})[name] = value
     return sets
+
+
+def checked(kind: type[M], section: str, values: Mapping[str, Any]) -> M:
+    """`--set` of a section that is one command's own. WrongUsage names what there is none of, or what one cannot be."""
+    for name in values:
+        if name not in kind.model_fields:
+            near = difflib.get_close_matches(name, kind.model_fields, n=1)
+            hint = f"did you mean {section}.{near[0]}?" if near else f"known: {', '.join(kind.model_fields)}"
+            raise WrongUsage(f"there is no setting {section}.{name}", hint=hint)
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join([section, *map(str, first["loc"])])
+        raise WrongUsage(f"{place} cannot be {first['input']!r}", cause=first["msg"]) from error
+
+
+def only(tables: dict[str, dict[str, Any]], sections: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The same tables. WrongUsage for a section that a command has no use for: it would be ignored."""
+    for section in tables:
+        if section not in sections:
+            near = difflib.get_close_matches(section, sections, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"here it is one of {', '.join(sections)}"
+            raise WrongUsage(f"--set {section}. would be ignored", hint=hint)
+    return tables

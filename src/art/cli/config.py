@@ -14,6 +14,7 @@ from art.cli._usage import WrongUsage
 if TYPE_CHECKING:
     from art.config.load import Loaded
 
+JSON = {"show": "art.types.wire_views:RunConfig", "check": "art.cli._output:RunnableRun"}
 group = typer.Typer(
     add_completion=False,
     no_args_is_help=True,

@@ -13,6 +13,7 @@ import typer
 from art.cli._usage import WrongUsage
 from art.errors import ConfigError
 
+JSON = "art.cli._output:ProjectWritten"
 BASE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 """Small enough for a laptop without a GPU, and it follows instructions."""
 TEMPLATES = Path(__file__).parent.parent / "templates"

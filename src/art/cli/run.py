@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from art.config.load import Loaded
     from art.run.loop import Outcome
 
+JSON_LINES = "art.cli._output:RunEvent"
 NOTHING_LEARNED = 3
 """Exit status when every batch was run and none published a step."""
 BUDGET = 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import sys
@@ -18,10 +17,13 @@ from urllib.parse import quote
 
 import typer
 
+from art.cli._output import Dashboard
+
 if TYPE_CHECKING:
     from art.backends.http import Endpoint
     from art.server.state import Gateway
 
+JSON_LINES = "art.cli._output:Dashboard"
 KEY_SECONDS = 12 * 3600
 """Of the key that is made on a running server: a working day."""
 READ_SECONDS = 5.0
@@ -113,7 +115,8 @@ def _address(url: str, key: str) -> str:
 
 def _tell(root: Path, address: str, *, running: bool, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"url": address, "folder": str(root), "server_runs": running}))
+        told = Dashboard(url=address, folder=str(root), server_runs=running)
+        typer.echo(told.model_dump_json())
         return
     what = "the server that runs on it" if running else "read-only; Ctrl-C ends it"
     typer.echo(f"dashboard of {root} ({what}):")

@@ -81,7 +81,7 @@ class Guard:
         if self._hosts is not None and name not in self._hosts:
             raise Forbidden(
                 f"the Host header names {host!r}, which is not this server",
-                hint="use http://127.0.0.1, or start the server with --allowed-host NAME",
+                hint="use http://127.0.0.1, or start the server with --set server.allowed_hosts=NAME",
             )
 
     def _bound(self, headers: Headers, receive: Receive) -> Receive:

@@ -58,13 +58,17 @@ class ViewerKeys(Keys):
         return Principal(key_id=VIEWER, role=Role.ADMIN, account=VIEWER)
 
 
-async def view(root: Path, *, port: int, on_ready: Callable[[Gateway, str], None]) -> None:
-    """Serve the folder `root`, an absolute path, on loopback until a signal comes. `on_ready` is called with the key when it answers.
+async def view(
+    root: Path, *, port: int, on_ready: Callable[[Gateway, str], None], stop: Stop | None = None
+) -> None:
+    """Serve the folder `root`, an absolute path, on loopback until a signal comes, or until `stop` is asked to, which leaves signals
+    alone. `on_ready` is called with the key when it answers.
 
     NotFound where the folder holds no run, PortInUse; both before anything is answered.
     """
-    stop = Stop()
-    stop.on_signals()
+    if stop is None:
+        stop = Stop()
+        stop.on_signals()
     raise_descriptor_limit()
     settings = ServerConfig(path=root, port=port)
     store, database = await view_store(settings.path / "server")

@@ -17,7 +17,7 @@ TABLES = (
         time REAL NOT NULL, value REAL NOT NULL,
         PRIMARY KEY (project, name, metric, step)
     ) STRICT, WITHOUT ROWID""",
-    "CREATE INDEX run_figures_by_step ON run_figures (project, name, step)",
+    "CREATE INDEX run_figures_by_step ON run_figures (project, name, step, metric, value)",
 )
 NAMELESS = frozenset({"training_step", "step", "recorded_at"})
 """What a history row says of itself."""
@@ -78,3 +78,17 @@ def fill(conn: Conn) -> None:
     reading.execute("SELECT project, name, step, recorded_at, data FROM history ORDER BY id")
     for project, name, step, recorded_at, data in reading:
         add_logged(conn, project, name, step=step, recorded_at=recorded_at, data=json.loads(data))
+
+
+def of_steps(conn: Conn, project: str, name: str, steps: Iterable[int]) -> dict[int, dict[str, float]]:
+    """Figures by step."""
+    wanted = sorted(set(steps))
+    marks = ", ".join("?" for _ in wanted)
+    reading = conn.execute(
+        f"SELECT step, metric, value FROM run_figures WHERE project = ? AND name = ? AND step IN ({marks})",
+        (project, name, *wanted),
+    )
+    found: dict[int, dict[str, float]] = {step: {} for step in wanted}
+    for step, metric, value in reading:
+        found[step][metric] = value
+    return found

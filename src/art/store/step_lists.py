@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from art.store import figure_rows
 from art.store.pages import cursor_of, key_of
 from art.store.sql import Conn, Row, loads
 from art.types.metrics import state_of
@@ -21,19 +22,16 @@ def steps(conn: Conn, project: str, name: str, *, limit: int = 50, cursor: str |
         f" {'' if behind is None else 'AND batches.batch < ?'} ORDER BY batches.batch DESC LIMIT ?",
         (project, name, *(() if behind is None else (behind,)), limit + 1),
     ).fetchall()
-    lines = [_line(conn, project, name, row) for row in found[:limit]]
+    shown = found[:limit]
+    # What the program around the trainer logged with a step; one that was not published has no step of its own.
+    logged = figure_rows.of_steps(conn, project, name, (row["step"] for row in shown if row["published"]))
+    lines = [_line(row, logged.get(row["step"], {}) if row["published"] else {}) for row in shown]
     following = cursor_of("steps", found[limit - 1]["batch"]) if len(found) > limit else None
     return StepList(steps=lines, next=following)
 
 
-def _line(conn: Conn, project: str, name: str, row: Row) -> StepLine:
-    metrics: dict[str, float] = loads(row["metrics"])
-    if row["published"]:  # what the program around the trainer logged with the step
-        logged = conn.execute(
-            "SELECT metric, value FROM run_figures WHERE project = ? AND name = ? AND step = ?",
-            (project, name, row["step"]),
-        )
-        metrics |= dict(iter(logged))
+def _line(row: Row, logged: dict[str, float]) -> StepLine:
+    metrics: dict[str, float] = {**loads(row["metrics"]), **logged}
     ran = row["started_at"] is not None and row["ended_at"] is not None
     counts = {status.value: int(metrics.get(f"{_COUNT}{status.value}", 0)) for status in RolloutStatus}
     return StepLine(

@@ -74,7 +74,6 @@ def seed(folder: Path, plan: Plan | None = None) -> Path:
             write_lines(Path(run.model.model_dir) / "history.jsonl", rows)
         _lineage(conn, runs)
         _administer(conn, plan, runs)
-        conn.execute("ANALYZE")
         conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return root
 

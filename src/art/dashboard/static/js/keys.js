@@ -24,7 +24,7 @@ export const KEYS = [
   ["g then n", "its scenarios"],
   ["g then x", "its extremes"],
   ["g then p", "try a prompt on it"],
-  ["← / →", "on a chart: read the points one by one"],
+  ["← / →", "on a chart, a cloud of points or tokens: read them one by one"],
   ["d", "light, dark or the system's theme"],
   ["?", "this help"],
 ];
