@@ -35,6 +35,7 @@ FILES = (
     "docs/metrics.md",
     "docs/export.md",
     "docs/cli.md",
+    "docs/trackers.md",
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

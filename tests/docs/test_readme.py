@@ -236,7 +236,7 @@ def run_ci(place: Place, text: str) -> None:
     done = place.run(f"cd {clone} && PATH={tools}:$PATH {text}")
     assert done.returncode == 0, done.stderr
     assert (place.folder / "asked").read_text().split() == [
-        *("setup", "lint", "test", "test-faults", "test-browser", "fuzz-parsers")
+        *("setup", "lint", "test", "test-faults", "test-browser", "test-trackers-short", "fuzz-parsers")
     ]
     assert place.run(f"cd {clone} && FAIL=lint PATH={tools}:$PATH {text}").returncode != 0
 
