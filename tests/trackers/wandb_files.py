@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from report_kit import DEADLINE
 from wandb.proto import wandb_internal_pb2
 
 HEADER = 7
@@ -25,22 +27,39 @@ def pieces(data: bytes) -> Iterator[tuple[int, bytes]]:
         checksum = int.from_bytes(data[at : at + 4], "little")
         length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
         piece = data[at + HEADER : at + HEADER + length]
+        if len(piece) < length:
+            return  # it is still being written
         assert zlib.crc32(bytes([kind]) + piece) == checksum
         yield kind, piece
         at += HEADER + length
 
 
+def read(file: Path) -> list[Any]:
+    """Its records, in order."""
+    data = file.read_bytes()
+    assert data[:4] in (b"", b":W&B")
+    found, whole = [], b""
+    for kind, piece in pieces(data):
+        whole = piece if kind in (WHOLE, FIRST) else whole + piece
+        if kind in (WHOLE, LAST):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(whole)
+            found.append(record)
+    return found
+
+
+def finished(file: Path) -> list[Any]:
+    """Its records, once the last is there: W&B's own process writes them a moment after `finish` has returned."""
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        found = read(file)
+        if any(one.WhichOneof("record_type") == "exit" for one in found):
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{file} was not finished: {[one.WhichOneof('record_type') for one in found]}")
+
+
 def records(folder: Path) -> list[Any]:
     """All records of the offline runs in a folder, in order."""
-    found = []
-    for file in sorted(folder.glob("wandb/offline-run-*/run-*.wandb")):
-        data = file.read_bytes()
-        assert data[:4] == b":W&B"
-        whole = b""
-        for kind, piece in pieces(data):
-            whole = piece if kind in (WHOLE, FIRST) else whole + piece
-            if kind in (WHOLE, LAST):
-                record = wandb_internal_pb2.Record()
-                record.ParseFromString(whole)
-                found.append(record)
-    return found
+    files = sorted(folder.glob("wandb/offline-run-*/run-*.wandb"))
+    return [record for file in files for record in finished(file)]
