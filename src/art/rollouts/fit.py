@@ -178,7 +178,8 @@ class _Runner:
         the batch is not counted.
         """
         started = time.monotonic()
-        groups = await self.groups(chosen, batch)
+        with self.model.counting("train"):
+            groups = await self.groups(chosen, batch)
         if first:
             _require_calls(self.model.name, groups)
         result = await self.model.train(groups, config=self.config)
@@ -240,12 +241,13 @@ class _Runner:
             for scenario in scenarios
             for member in range(rollouts)
         ]
-        results = await gather_trajectories(
-            members,
-            pbar_desc="evaluation" if self.verbose else None,
-            max_exceptions=self.max_exceptions,
-            max_concurrency=self.max_concurrency,
-        )
+        with self.model.counting("eval"):
+            results = await gather_trajectories(
+                members,
+                pbar_desc="evaluation" if self.verbose else None,
+                max_exceptions=self.max_exceptions,
+                max_concurrency=self.max_concurrency,
+            )
         groups = [TrajectoryGroup(results[n : n + rollouts]) for n in range(0, len(results), rollouts)]
         metrics = {"time/step_eval_s": time.monotonic() - began}
         await self.model.log(groups, split="val", metrics=metrics, step=step)

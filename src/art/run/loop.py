@@ -81,6 +81,8 @@ class Run:
             name=settings.name, project=settings.project, **fixed
         )
         await model.register(self.backend)
+        for paid, price in self.loaded.run.prices.items():
+            model.metrics_builder().register_price(paid, price)
         for note in self.parts.notes:
             self.display.say(f"{self.progress.name}: {note}", event="note", text=note)
         data = resolved(self.loaded, server_path=server_path)
