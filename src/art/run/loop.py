@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from art.config.budget import Budget
 from art.config.model import ModelConfig
 from art.config.resolved import kinds_of_origin, resolved
+from art.config.trackers import chosen
+from art.integrations.registry import require
 from art.model import TrainableModel
 from art.rollouts.fit import fit
 from art.rollouts.fit_report import (
@@ -62,9 +64,12 @@ class Run:
     async def go(self) -> Outcome:
         """To the end of its batches, of its budget, or of the batch in hand when a signal came."""
         with self.stopping.handled():
+            trackers = chosen(self.loaded.run.trackers, self.loaded.run.tracker)
+            require(trackers)  # refused now, not when the server has started
             model = await self._model()
-            with self.stopping.in_hand():
-                return await self._train(model)
+            async with model.tracking.during(trackers):
+                with self.stopping.in_hand():
+                    return await self._train(model)
 
     async def _model(self) -> TrainableModel[Any, Any]:
         """The model, registered on a server that has the settings of the run; both told and kept."""
