@@ -3,7 +3,7 @@
 const EVALUATION = /^(?!train\/|discarded\/)[^/]+\/reward$/;
 
 /**
- * `{key, title?, wanted: [name or pattern, ...], together, band: what the shading is}`. Without `together` the first figure that the run has is shown (names of older
+ * `{key, title?, wanted: [name, list of names or pattern, ...], together, band: what the shading is}`. Without `together` the first figure that the run has is shown (names of older
  * programs stand last); with it all of them are, in one chart.
  */
 export const CHARTS = [
@@ -16,8 +16,8 @@ export const CHARTS = [
   { key: "parity", wanted: ["parity/mean"] },
   { key: "parity99", wanted: ["parity/p99"] },
   { key: "staleness", wanted: ["offpolicy/mean_steps", "train/steps_off_policy"] },
-  { key: "speed", title: "Speed", wanted: ["throughput/step_actor_tok_per_s", "throughput/step_trainer_tok_per_s"], together: true },
-  { key: "idle", title: "Idle share of engine and trainer", wanted: ["throughput/step_actor_idle_share", "throughput/step_trainer_idle_share"], together: true },
+  { key: "speed", title: "Speed", wanted: [["throughput/step_actor_tok_per_s", "throughput/avg_actor_tok_per_s"], ["throughput/step_trainer_tok_per_s", "throughput/avg_trainer_tok_per_s"]], together: true },
+  { key: "idle", title: "Idle share of engine and trainer", wanted: [["throughput/step_actor_idle_share"], ["throughput/step_trainer_idle_share"]], together: true },
   { key: "cost", wanted: ["costs/cum/all"] },
 ];
 
@@ -25,6 +25,8 @@ export const CHARTS = [
 const SHORT = {
   "throughput/step_actor_tok_per_s": "sampling",
   "throughput/step_trainer_tok_per_s": "trainer",
+  "throughput/avg_actor_tok_per_s": "sampling",
+  "throughput/avg_trainer_tok_per_s": "trainer",
   "throughput/step_actor_idle_share": "engine",
   "throughput/step_trainer_idle_share": "trainer",
 };
@@ -33,11 +35,18 @@ export function shortName(metric) {
   return SHORT[metric] ?? (EVALUATION.test(metric) ? metric.split("/")[0] : metric);
 }
 
+/** The names that answer a wish: all that a pattern finds, the first of a list that is there, or the one. */
+function held(want, names) {
+  if (want instanceof RegExp) return names.filter((name) => want.test(name));
+  const found = [want].flat().find((name) => names.includes(name));
+  return found ? [found] : [];
+}
+
 /** The charts that a run with these figures can have: `[{key, title, metrics}]`, then one for each of `more`. */
 export function chartsOf(names, more = []) {
   const found = [];
   for (const { key, title, wanted, together, band } of CHARTS) {
-    const metrics = wanted.flatMap((want) => (want instanceof RegExp ? names.filter((name) => want.test(name)) : names.includes(want) ? [want] : []));
+    const metrics = wanted.flatMap((want) => held(want, names));
     if (metrics.length > 0) found.push({ key, title: metrics.length > 1 ? title : undefined, band, metrics: together ? metrics : [metrics[0]] });
   }
   const shown = new Set(found.flatMap((chart) => chart.metrics));

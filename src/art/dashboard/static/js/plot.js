@@ -4,6 +4,7 @@ import uPlot from "../vendor/uPlot.js";
 import { figure, number } from "./format.js";
 import { extent } from "./series.js";
 
+const FEW_POINTS = 12; // so few are drawn as points too: a line between them would look like more than was measured
 const HEIGHT = 168; // px, as `.chart-plot` has it
 
 /** The colours of the present theme, by the names of the custom properties. */
@@ -73,7 +74,7 @@ function columnsOf(lines, ink) {
   const plain = [];
   for (const line of lines) {
     const colour = ink[line.colour];
-    const dots = { show: line.points === 1, size: 6, fill: colour };
+    const dots = { show: line.points <= FEW_POINTS, size: 5, fill: colour };
     if (line.band) {
       const edge = { stroke: "transparent", points: { show: false }, spanGaps: true };
       series.push(edge, { ...edge });

@@ -6,10 +6,12 @@ import { html } from "../lib.js";
 import { ofAny, useResource } from "../resource.js";
 import { href, setQuery } from "../router.js";
 
+const FORKED = "forked from "; // as the server notes it
+
 const COLUMNS = [
   { key: "name", label: "Model", render: (model) => html`<span class="of-project">${model.project}/</span>${model.name}` },
   { key: "base", label: "Base model", render: (model) => html`<span title=${model.config.base_model}>${model.config.base_model.split("/").slice(-2).join("/")}</span>` },
-  { key: "from", label: "Starts from", render: (model) => (model.config.initial_adapter ? html`<span title=${model.config.initial_adapter}>${origin(model.config.initial_adapter)}</span>` : "the base model") },
+  { key: "from", label: "Starts from", render: (model) => html`<span title=${model.config.initial_adapter}>${origin(model)}</span>` },
   { key: "parameters", label: "Parameters", align: "right", render: (model) => number(model.parameters) },
   { key: "context", label: "Context", align: "right", render: (model) => `${count(model.context_length)} tokens` },
   { key: "step", label: "Latest", align: "right", render: (model) => html`<${Badge} kind="info">step ${model.step}<//>` },
@@ -17,8 +19,11 @@ const COLUMNS = [
   { key: "try", label: "Try", render: (model) => html`<a href=${href("try", model, { a: model.step, b: 0 })}>Try a prompt</a>` },
 ];
 
-/** A checkpoint's folder as a name: `.../shop/models/agent/checkpoints/0012` is `shop/agent@12`. */
-function origin(folder) {
+/** What its step 0 is: another model's step that it was forked from, an adapter (`.../shop/models/agent/checkpoints/0012` is `shop/agent@12`), or nothing yet. */
+function origin({ notes, config: { initial_adapter: folder } }) {
+  const fork = notes.find((note) => note.startsWith(FORKED));
+  if (fork) return fork.slice(FORKED.length);
+  if (!folder) return "the base model";
   const found = /([^/]+)\/models\/([^/]+)\/checkpoints\/0*(\d+)\/?$/.exec(folder);
   return found ? `${found[1]}/${found[2]}@${found[3]}` : folder.split("/").slice(-2).join("/");
 }

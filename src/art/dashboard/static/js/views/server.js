@@ -11,6 +11,7 @@ import { setQuery } from "../router.js";
 
 const POLL_MS = 5000; // queues change without events
 const AUDIT_ROWS = 100;
+const ADMIN = "admin"; // the way back in, which nobody revokes over the network
 const PARTS = [["now", "Now"], ["keys", "Keys"], ["audit", "Audit log"]];
 
 export function View({ route }) {
@@ -61,7 +62,7 @@ function Workers({ workers }) {
       <td data-label="State">${worker.alive ? html`<${Badge} kind="ok">alive<//>` : worker.last_heartbeat_age === null ? html`<${Badge}>not started<//>` : html`<${Badge} kind="bad">gone<//>`}</td>
       <td class="num" data-label="Process">${worker.pid ?? "–"}</td><td class=${`num ${worker.restarts > 0 ? "warn" : ""}`} data-label="Restarts">${count(worker.restarts)}</td>
       <td class="num" data-label="Heartbeat">${worker.last_heartbeat_age === null ? "–" : `${duration(worker.last_heartbeat_age)} ago`}</td>
-      <td class="small" data-label="Figures"><span class="stats">${Object.entries(worker.stats ?? {}).filter(([, value]) => typeof value !== "object").map(([name, value]) => html`<span key=${name} class="nowrap"><span class="muted">${words(name)}</span> ${typeof value === "number" ? number(value) : String(value)}</span>`)}</span></td></tr>`)}</tbody>
+      <td class="small" data-label="Figures"><span class="stats">${Object.entries(worker.stats ?? {}).filter(([, value]) => typeof value !== "object" && value !== "").map(([name, value]) => html`<span key=${name} class="nowrap"><span class="muted">${words(name)}</span> ${typeof value === "number" ? number(value) : String(value)}</span>`)}</span></td></tr>`)}</tbody>
   </table></div>`;
 }
 
@@ -76,7 +77,7 @@ function Keys() {
     <tbody>${data.keys.map((key) => html`<tr key=${key.key_id} class=${over(key) ? "is-over" : ""}><td class="mono">${key.key_id}</td><td data-label="Label">${key.label || "–"}</td><td data-label="Role"><${Badge} kind=${key.role === "admin" ? "warn" : ""}>${key.role}<//></td>
       <td data-label="Project">${key.project ?? "all"}</td><td class="num" data-label="Made"><time title=${clock(key.created_at)}>${ago(key.created_at)}</time></td><td class="num" data-label="Ends">${ending(key)}</td>
       <td class="small" data-label="Quotas">${quotas(key.quotas)}</td><td class="num" data-label="Tokens today">${key.quotas?.tokens_per_day ? number(key.tokens_today) : "–"}</td>
-      <td class="num">${!over(key) && html`<button type="button" class="button" disabled=${Boolean(refusal)} title=${refusal || undefined} onClick=${() => setAsked(key)}>Revoke …</button>`}</td></tr>`)}</tbody></table></div>
+      <td class="num">${!over(key) && key.key_id !== ADMIN && html`<button type="button" class="button" disabled=${Boolean(refusal)} title=${refusal || undefined} onClick=${() => setAsked(key)}>Revoke …</button>`}</td></tr>`)}</tbody></table></div>
     <p class="muted below">Make one with <code>art key create --role rollout --project NAME</code>. Keys of single rollouts are not listed.</p>
     ${asked && html`<${Confirm} title=${`Revoke ${asked.key_id}?`} verb="Revoke" danger act=${async () => { await api.del(path("keys", asked.key_id)); keys.reload(); }} onClose=${() => setAsked(null)}>
       <p>${asked.label ? `“${asked.label}” ` : "The key "}(${asked.role}, ${asked.project ?? "all projects"}) ends at once, and with it the keys of the rollouts that it opened. This cannot be undone.</p><//>`}`}<//>`;
