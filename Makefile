@@ -20,7 +20,7 @@ TORCH_ARGS ?=
 # (docs/supply-chain.md).
 HASHES ?=
 
-.PHONY: help setup demo test test-faults test-browser test-extended test-clients test-trl test-trackers test-trackers-short hostile fuzz fuzz-parsers test-templates lint format audit sbom lock bench-engine bench-gateway bench-demo bench-train study bench-deterministic test-kills test-swaps test-load mutations clean
+.PHONY: help setup demo test test-faults test-browser test-extended test-clients test-trl test-trackers test-trackers-short hostile fuzz fuzz-parsers test-templates test-projects lint format audit sbom lock bench-engine bench-gateway bench-demo bench-train study bench-deterministic test-kills test-swaps test-load mutations clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each
@@ -138,6 +138,9 @@ test-templates: $(STAMP) ## Every chat template of TRL and tokenizer of mistral-
 	$(PIP) install --quiet --upgrade --no-deps --target $(TEMPLATES) trl mistral-common
 	ART_TRL_TEMPLATES=$(TEMPLATES)/trl/chat_templates ART_MISTRAL_TOKENIZERS=$(TEMPLATES)/mistral_common/data \
 		ART_TEMPLATE_EXAMPLES=$(EXAMPLES) $(BIN)/python tests/contract/templates_run.py
+
+test-projects: $(STAMP) ## What `art init` writes: each project's own tests, lint, types, and two steps of training
+	$(BIN)/python -m pytest -m "" tests/projects $(ARGS)
 
 lint: $(STAMP) ## Ruff, strict types, import contracts, limits on long modules and functions
 	$(BIN)/ruff check .
