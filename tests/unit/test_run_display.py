@@ -136,14 +136,13 @@ def test_side_by_side_there_is_one_phase() -> None:
 
 def test_the_first_signal_asks_what_is_in_hand_and_the_second_cancels() -> None:
     said: list[str] = []
-    asked: list[str] = []
+    heard = asyncio.Event()
     stopping = Stopping(said.append)
 
     async def run() -> None:
-        with stopping.handled(), stopping.in_hand(lambda: asked.append("stop")):
+        with stopping.handled(), stopping.in_hand(heard.set):
             os.kill(os.getpid(), signal.SIGINT)
-            while not asked:
-                await asyncio.sleep(0)
+            await asyncio.wait_for(heard.wait(), 60)
             assert stopping.asked
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(60)
