@@ -20,7 +20,7 @@ TORCH_ARGS ?=
 # (docs/supply-chain.md).
 HASHES ?=
 
-.PHONY: help setup demo test test-faults test-browser test-extended test-clients test-trl test-trackers test-trackers-short hostile fuzz fuzz-parsers test-templates test-projects lint format audit sbom lock bench-engine bench-gateway bench-demo bench-train study bench-deterministic test-kills test-swaps test-load mutations clean
+.PHONY: help setup demo test test-faults test-browser test-extended test-clients test-trl test-trackers test-trackers-short hostile fuzz fuzz-parsers test-templates test-projects lint format audit sbom lock bench-engine bench-gateway bench-demo bench-dashboard bench-train study bench-deterministic test-kills test-swaps test-load mutations clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each
@@ -185,6 +185,9 @@ bench-gateway: $(STAMP) ## What the gateway adds to its engine's pace, 1,000 str
 
 bench-demo: $(STAMP) ## The demo on both tasks and three seeds against its bars (about an hour)
 	$(BIN)/python benchmarks/bench_demo.py $(ARGS)
+
+bench-dashboard: $(STAMP) ## The dashboard over 100,000 trajectories: lists, first view, 30,000 tokens (seeds a store first, ten minutes)
+	$(BIN)/python benchmarks/bench_dashboard.py $(ARGS)
 
 bench-train: $(STAMP) $(TRL_STAMP) ## A GRPO step against TRL, training against a plain PEFT loop, tries, memory (twenty minutes)
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python benchmarks/bench_train.py --trl-python $(TRL)/bin/python $(ARGS)
