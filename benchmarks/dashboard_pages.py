@@ -83,7 +83,7 @@ class Pages:
                 page = context.new_page()
                 page.add_init_script(f"{SEEN}({[ROWS, 'firstView']})")
                 page.goto(f"{self._url}/#key={self._key}&/")
-                page.wait_for_function("window.firstView !== undefined", timeout=30_000)
+                page.wait_for_function("() => window.firstView !== undefined", timeout=30_000)
                 first.append(page.evaluate("window.firstView"))
                 tokens.append(page.evaluate(OPEN, [where, TOKENS]))
                 scrolled = page.evaluate(SCROLL, SCROLL_SECONDS) if number == ROUNDS - 1 else {}
