@@ -111,7 +111,7 @@ def ended(process: subprocess.Popen[str]) -> int:
 
 
 def test_two_steps_said_line_by_line_and_kept(place: Place) -> None:
-    said = place.run("two")
+    said = place.run("two", "--set", "run.trackers=openpipe")
     kinds = [one["event"] for one in said if one["event"] != "note"]
     assert kinds == ["start", "step", "step", "end"]
     start, first, second, end = (one for one in said if one["event"] != "note")
@@ -130,6 +130,10 @@ def test_two_steps_said_line_by_line_and_kept(place: Place) -> None:
     assert "max_tokens = 1000  # run.toml" in record.read_text()
     assert 'name = "two"  # flag' in record.read_text()
     assert place.taught.server.admin_key not in record.read_text()
+    assert (record.parent / "openpipe.jsonl").read_text().count("\n") == 16  # a call of each rollout
+    shown = place.taught.api("GET", "views/runs/runs/two")
+    assert shown["config"]["run"]["run"]["seed"] == 0
+    assert shown["config_origin"]["model.name"] == "flag"
 
     errors = place.errors
     assert errors.count("concurrency 64: the rollouts share this process") == 1
