@@ -37,7 +37,9 @@ async def export(call: ApiCall) -> Response:
     if status is not None:
         status = query.one_of("status", [one.value for one in RolloutStatus], status)
     project, name = call.param("project"), call.param("name")
-    if await call.gateway.store.get_model(project, name) is None:  # in the store, because a viewer serves no model
+    if (
+        await call.gateway.store.get_model(project, name) is None
+    ):  # in the store, because a viewer serves no model
         raise NotFound(f"there is no run {project}/{name}", hint="`art ls` lists them")
     wanted = ExportFilter(project, name, query.number("step"), query.text("split"), status)
     return StreamingResponse(lines(call.gateway.store, wanted), media_type=MEDIA_TYPE)
