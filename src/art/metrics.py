@@ -10,41 +10,36 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import Token
 from dataclasses import dataclass, field
-from functools import wraps
-from inspect import iscoroutinefunction
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any
 
+from art.config.budget import ModelPrice
 from art.costs.prices import ModelPricing, get_model_pricing
+from art.costs.tracking import active, named, provider_name, track_api_cost
 from art.costs.usage import cost_of
 from art.errors import InvalidInput
 from art.types.cumulative import advance, is_cumulative
 from art.utils.console import Notices
 
-P = ParamSpec("P")
-R = TypeVar("R")
+__all__ = ["CostExtractor", "MetricsBuilder", "track_api_cost"]
+
 CostExtractor = Callable[[Any], float | None]
 """USD of a provider's answer; None where it cannot tell."""
 
 UNPRICED = "data/step_num_unpriced_calls"
 SCENARIOS = "data/cum/num_unique_scenarios"
-_active: ContextVar[MetricsBuilder] = ContextVar("art_metrics_builder")
 _notices = Notices()
 
 
 @dataclass
 class _Pending:
-    """What was added since the last row."""
-
     figures: dict[str, float] = field(default_factory=dict)
     scenarios: set[str] = field(default_factory=set)
 
 
 @dataclass
 class _Shared:
-    """What the builders of one model have in common."""
-
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Not asyncio's: rollouts may count from threads, and a model is bound to no event loop."""
     pending: dict[str, _Pending] = field(default_factory=dict)
@@ -53,6 +48,8 @@ class _Shared:
     scenarios: set[str] = field(default_factory=set)
     extractors: dict[str, CostExtractor] = field(default_factory=dict)
     prices: dict[str, ModelPricing] = field(default_factory=dict)
+    used: bool = False
+    """Something was counted, by this program or by the one whose state it took over."""
 
 
 class MetricsBuilder:
@@ -65,7 +62,7 @@ class MetricsBuilder:
     def __init__(
         self, cost_context: str, *, _shared: _Shared | None = None, _scope: str | None = None
     ) -> None:
-        self.cost_context = _named(cost_context, "cost_context")
+        self.cost_context = named(cost_context, "cost_context")
         self._scope = _scope or self.cost_context
         self._shared = _shared or _Shared()
 
@@ -92,10 +89,11 @@ class MetricsBuilder:
                         hint="add to the longer name alone",
                     )
             figures[key] = figures.get(key, 0.0) + number
+            self._shared.used = True
 
     def add_cost(self, path: str, usd: float) -> None:
         """Add USD under `costs/{path}`."""
-        self.add_metric(f"costs/{_named(path, 'path')}", usd)
+        self.add_metric(f"costs/{named(path, 'path')}", usd)
 
     def add_response_cost(
         self,
@@ -116,7 +114,7 @@ class MetricsBuilder:
         here, registered (`register_model_pricing`), or known (`art.costs.MODEL_PRICING`). None where nothing of this
         tells: the call is then counted in `data/step_num_unpriced_calls`, and said once, never taken for free.
         """
-        where = _named(source.strip("/"), "source")
+        where = named(source.strip("/"), "source")
         given = _given_prices(
             prompt=prompt_price_per_million,
             completion=completion_price_per_million,
@@ -124,9 +122,9 @@ class MetricsBuilder:
             cache_creation=cache_creation_price_per_million,
             cache_read=cache_read_price_per_million,
         )
-        name = _named(model_name, "model_name")
+        name = named(model_name, "model_name")
         price = _priced(given, get_model_pricing(name, self._shared.prices))
-        extractor = self._shared.extractors.get(_provider(provider))
+        extractor = self._shared.extractors.get(provider_name(provider))
         cost = cost_of(response, None)
         if cost is None and extractor is not None:
             cost = extractor(response)
@@ -158,6 +156,7 @@ class MetricsBuilder:
             found = {str(one) for one in scenario_ids}
             with self._shared.lock:
                 self._pending().scenarios |= found
+                self._shared.used = True
 
     def add_user_timing(
         self,
@@ -218,6 +217,11 @@ class MetricsBuilder:
             for key, value in figures.items():
                 pending[key] = pending.get(key, 0.0) + value
 
+    @property
+    def used(self) -> bool:
+        """Whether anything was ever counted."""
+        return self._shared.used
+
     def know(self, totals: Mapping[str, float]) -> None:
         """Take over the run's sums from whoever keeps them."""
         with self._shared.lock:
@@ -230,7 +234,7 @@ class MetricsBuilder:
 
     def activate(self) -> Token[MetricsBuilder]:
         """Count what `track_api_cost` finds in this task, and in those it starts from now on, here."""
-        return _active.set(self)
+        return active.set(self)
 
     @contextmanager
     def activate_context(self) -> Iterator[MetricsBuilder]:
@@ -239,17 +243,17 @@ class MetricsBuilder:
         try:
             yield self
         finally:
-            _active.reset(token)
+            active.reset(token)
 
     @staticmethod
     def get_active() -> MetricsBuilder:
         """The active builder; LookupError when there is none."""
-        return _active.get()
+        return active.get()
 
     def for_cost_context(self, cost_context: str, *, buffer_scope: str | None = None) -> MetricsBuilder:
         """A builder with the same sums and prices that counts under another context, and is flushed by itself."""
-        name = _named(cost_context, "cost_context")
-        scope = name if buffer_scope is None else _named(buffer_scope, "buffer_scope")
+        name = named(cost_context, "cost_context")
+        scope = name if buffer_scope is None else named(buffer_scope, "buffer_scope")
         if (name, scope) == (self.cost_context, self._scope):
             return self
         return MetricsBuilder(name, _shared=self._shared, _scope=scope)
@@ -258,7 +262,7 @@ class MetricsBuilder:
 
     def register_cost_extractor(self, provider: str, extractor: CostExtractor) -> None:
         """`extractor(response)` tells the USD of an answer of `provider`, or None."""
-        self._shared.extractors[_provider(provider)] = extractor
+        self._shared.extractors[provider_name(provider)] = extractor
 
     def register_model_pricing(
         self,
@@ -280,7 +284,11 @@ class MetricsBuilder:
         )
         price = _priced(given, None)
         assert price is not None, "both prices are given"
-        self._shared.prices[_named(model_name, "model_name")] = price
+        self._shared.prices[named(model_name, "model_name")] = price
+
+    def register_price(self, model_name: str, price: ModelPrice) -> None:
+        """A price as a configuration has it."""
+        self._shared.prices[named(model_name, "model_name")] = ModelPricing.of(price)
 
     def state_dict(self) -> dict[str, Any]:
         """The sums over the run, as JSON data."""
@@ -297,75 +305,7 @@ class MetricsBuilder:
         with self._shared.lock:
             self._shared.totals, self._shared.scenarios = totals, scenarios
             self._shared.pending.clear()
-
-
-def track_api_cost(
-    *,
-    source: str,
-    provider: str,
-    model_name: str,
-    response_getter: Callable[[Any], Any] | None = None,
-    prompt_price_per_million: float | None = None,
-    completion_price_per_million: float | None = None,
-    cached_prompt_price_per_million: float | None = None,
-    cache_creation_price_per_million: float | None = None,
-    cache_read_price_per_million: float | None = None,
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorates a function, asynchronous or not, that returns the answer of a paid model.
-
-    Each answer is counted by the builder that is active then (`MetricsBuilder.activate`); without one nothing is.
-    `response_getter(result)` finds the answer in what the function returns. The rest is as for `add_response_cost`.
-    """
-    for value, what in ((source.strip("/"), "source"), (provider, "provider"), (model_name, "model_name")):
-        _named(value, what)
-
-    def record(result: Any) -> None:
-        builder = _active.get(None)
-        if builder is None:
-            return
-        builder.add_response_cost(
-            source,
-            result if response_getter is None else response_getter(result),
-            provider=provider,
-            model_name=model_name,
-            prompt_price_per_million=prompt_price_per_million,
-            completion_price_per_million=completion_price_per_million,
-            cached_prompt_price_per_million=cached_prompt_price_per_million,
-            cache_creation_price_per_million=cache_creation_price_per_million,
-            cache_read_price_per_million=cache_read_price_per_million,
-        )
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        if iscoroutinefunction(function):
-
-            @wraps(function)
-            async def run_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                result = await function(*args, **kwargs)
-                record(result)
-                return result
-
-            return cast("Callable[P, R]", run_async)
-
-        @wraps(function)
-        def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            result = function(*args, **kwargs)
-            record(result)
-            return result
-
-        return run
-
-    return decorate
-
-
-def _named(value: str, what: str) -> str:
-    name = value.strip()
-    if not name:
-        raise InvalidInput(f"{what} is empty", hint=f"give {what} a name")
-    return name
-
-
-def _provider(name: str) -> str:
-    return _named(name, "provider").lower()
+            self._shared.used = True
 
 
 def _given_prices(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import Token
 from typing import TYPE_CHECKING, Any, cast
 
@@ -79,7 +80,7 @@ class ModelLog:
             raise
         if TRAINED in metrics:
             self._since = now
-        if builder is not None:
+        if builder is not None and builder.used:
             self._keep(model, builder, row)
         model.tracking.report(row, split, groups)
         return row
@@ -175,6 +176,17 @@ class Logging:
     def activate_metrics_context(self, cost_context: str) -> Token[MetricsBuilder]:
         """From here on in this task `art.metrics.track_api_cost` counts for this model, under `cost_context`."""
         return self.metrics_builder(cost_context).activate()
+
+    @contextmanager
+    def counting(self, cost_context: str) -> Iterator[None]:
+        """`activate_metrics_context` for a block, unless the program has a builder of its own active."""
+        try:
+            MetricsBuilder.get_active()
+        except LookupError:
+            with self.metrics_builder(cost_context).activate_context():
+                yield
+        else:
+            yield
 
 
 def _model(owner: Logging) -> Model[Any, Any]:

@@ -144,6 +144,8 @@ class Trajectory(BaseModel):
     """The server's rollout; set by `gather` and `art.rollout`."""
     selects_rollout: bool = False
     """True: all recorded calls of `rollout_id` are this trajectory's, whatever the messages say."""
+    sampled_tokens: int | None = Field(default=None, exclude=True)
+    """Of its recorded calls, as the server counted them when the rollout ended; None where that is not known."""
 
     if not TYPE_CHECKING:  # a declared __setattr__ would make every misspelt attribute type-check
 

@@ -25,6 +25,8 @@ PICTURES = {
     "runs": ("/", 330),
     "run": ("/run/shop/desk-01", 860),
     "checkpoints": ("/run/shop/desk-02/checkpoints", 470),
+    "group": ("/run/shop/desk-01/groups/desk-01-6-0", 620),
+    "tokens": ("/run/shop/desk-01/rollouts/desk-01-6-0-0?as=tokens", 800),
 }
 """Name -> what stands behind `#`, and how many pixels of it from the top."""
 COLOURS = 128

@@ -236,7 +236,7 @@ def run_ci(place: Place, text: str) -> None:
     done = place.run(f"cd {clone} && PATH={tools}:$PATH {text}")
     assert done.returncode == 0, done.stderr
     assert (place.folder / "asked").read_text().split() == [
-        *("setup", "lint", "test", "test-faults", "test-browser", "fuzz-parsers")
+        *("setup", "lint", "test", "test-faults", "test-browser", "test-trackers-short", "fuzz-parsers")
     ]
     assert place.run(f"cd {clone} && FAIL=lint PATH={tools}:$PATH {text}").returncode != 0
 
@@ -270,6 +270,16 @@ def run_rollouts(place: Place, text: str) -> None:
     assert len((place.folder / "groups.jsonl").read_text().splitlines()) == 2
 
 
+def run_project(place: Place, text: str) -> None:
+    """`art init`, `art config check` and `art run`, with the tiny model on the server that runs here already."""
+    small = "--steps 2 --set run.groups_per_step=1 --set run.rollouts_per_group=3 --set evaluation.rollouts=1"
+    cheaper = text.replace("--template qa", f"--template qa --base-model {place.tiny}")
+    done = place.run(f"set -e\n{cheaper} {small} --path {place.folder / '.art'}")
+    assert done.returncode in (0, 3), done.stderr + done.stdout  # 3: so few runs may all get the same reward
+    assert "12 scenarios, 6 held out" in done.stdout
+    assert "batch 2/2" in done.stderr
+
+
 SHELL: dict[str, Callable[[Place, str], None]] = {
     "make demo": run_make_demo,
     "make test": run_make_test,
@@ -285,6 +295,7 @@ SHELL: dict[str, Callable[[Place, str], None]] = {
     "art export my-project/my-agent --out agent.jsonl --path runs": run_export,
     ".ci/run": run_ci,
     "art doctor --base-model HuggingFaceTB/SmolLM2-135M-Instruct": run_doctor,
+    "art init qa-demo --template qa": run_project,
     "cat > agent.py <<'END'": run_rollout,
     "cat > cities.jsonl <<'END'": run_rollouts,
 }

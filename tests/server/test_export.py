@@ -163,6 +163,21 @@ def test_the_command(seeded: ArtServer, run_of: tuple[str, str], whole: Records,
     assert "run.csv says no format" in done.stderr
 
 
+def test_a_folder_without_a_server(tmp_path: Path) -> None:
+    folder, file = seed(tmp_path / "runs", Plan(runs=1, steps=1, groups=1)), tmp_path / "run.jsonl"
+    before = {found: found.stat().st_mtime_ns for found in folder.rglob("*") if found.is_file()}
+    arguments = ["--out", str(file), "--path", str(folder)]
+    done = subprocess.run(
+        [sys.executable, "-m", "art.cli", "export", *arguments], capture_output=True, text=True, timeout=120, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = rollouts(list(read_export(file)))
+    assert len(found) >= 8
+    assert any(choice.logprobs for record in found for call in record.calls for choice in call.choices)
+    after = {found: found.stat().st_mtime_ns for found in folder.rglob("*") if found.is_file()}
+    assert after.items() >= before.items(), "nothing of it is changed"
+
+
 class _Cut(BaseHTTPRequestHandler):
     """Answers an export that ends before its end."""
 

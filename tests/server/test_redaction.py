@@ -6,9 +6,11 @@ which addresses it asks for, and may reach loopback alone.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from tokenizers import Tokenizer
 from train_kit import ENVIRONMENT, Trained
 from typer.testing import CliRunner
 
+import art
 from art.cli import data
 from art.cli._data_flow import environment_flows, lines, report
 from art.server.selection import GONE
@@ -241,6 +244,43 @@ def test_what_the_dashboard_shows_and_keeps(kept: Kept) -> None:
         told = kept.api("PUT", f"models/{model}/run-config", config)
         assert told["config"] == {"mail_to": MARK, "steps": 3}
     assert kept.leaks(SECRET) == []
+
+
+def test_a_tracker_gets_what_is_kept_and_no_more(kept: Kept, tmp_path: Path) -> None:
+    """Asked for content, too. And what it was sent is told."""
+    path = kept.server.path / "tracked"
+
+    async def program(project: str, content: bool) -> str:
+        model = art.TrainableModel[Any, Any](
+            name="m", project=project, base_model=str(kept.base_model), base_path=str(path)
+        )
+        file = tmp_path / f"{project}-{content}.jsonl"
+        model.report_to("openpipe", file=str(file), content=content)
+        group = kept.handed_over(kept.registered(project), f"Mail {SECRET} please")
+        await model.register(art.RemoteBackend(kept.server.url, kept.server.admin_key))
+        await model.log(
+            [art.TrajectoryGroup([art.Trajectory(**one) for one in group["trajectories"]])], "test"
+        )
+        model.tracking.close()
+        assert len(file.read_text().splitlines()) == 2
+        return file.read_text()
+
+    said = {
+        (project, content): asyncio.run(program(project, content))
+        for project in ("open", "clinic", "bank")
+        for content in (True, False)
+    }
+    assert [key for key, text in said.items() if SECRET in text] == [("open", True)]
+    assert [key for key, text in said.items() if MARK in text] == [("clinic", True)]
+    assert [key for key, text in said.items() if "please" in text] == [("open", True), ("clinic", True)]
+    flows = [flow for flow in report(path, None).flows if flow.kind == "tracker"]
+    assert {flow.place for flow in flows} == {
+        str(tmp_path / f"{project}-{content}.jsonl") for project, content in said
+    }
+    assert any("rollouts with what was said" in flow.what for flow in flows)
+    (nobody,) = [flow for flow in report(tmp_path, None).flows if flow.kind == "tracker"]
+    assert (nobody.place, nobody.leaves) == ("none", False)
+    shutil.rmtree(path)
 
 
 def test_what_an_agent_refers_to_is_what_was_said(kept: Kept) -> None:

@@ -1,4 +1,4 @@
-"""W&B: the files of an offline run, read back by W&B's own reader."""
+"""W&B: the files of an offline run, read back record by record."""
 
 from __future__ import annotations
 
@@ -10,24 +10,11 @@ from typing import Any
 import pytest
 import wandb
 from report_kit import published, tell
-from wandb.proto import wandb_internal_pb2
-from wandb.sdk.internal.datastore import DataStore
+from wandb_files import records
 
 import art
 
 OFFLINE = {"name": "wandb", "mode": "offline"}
-
-
-def records(folder: Path) -> list[Any]:
-    found = []
-    for file in sorted(folder.glob("wandb/offline-run-*/run-*.wandb")):
-        store = DataStore()
-        store.open_for_scan(str(file))
-        while (data := store.scan_data()) is not None:
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(data)
-            found.append(record)
-    return found
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -381,3 +382,22 @@ def test_a_budget_that_cannot_be_is_refused_before_anything_runs(
     with pytest.raises(ConfigError, match="budget"):
         fit(model, rollout, [1, 2], budget=budget)
     assert not gateway.bodies("/api/v1/rollouts")
+
+
+def test_paid_models_are_counted_for_the_model_that_is_trained(
+    gateway: FakeGateway, model: art.TrainableModel[Any, Any], tmp_path: Path
+) -> None:
+    model.base_path = str(tmp_path)
+    gateway.job_result = {**gateway.job_result, "metrics": COUNTED}
+
+    @art.metrics.track_api_cost(source="judge", provider="acme", model_name="m")
+    async def judge(scenario: int) -> dict[str, Any]:
+        return {"score": float(scenario), "usage": {"cost": 0.5}}
+
+    async def judged(model: art.TrainableModel[Any, Any], scenario: int) -> float:
+        return float((await judge(scenario))["score"])
+
+    result = fit(model, judged, [1, 2], steps=1, eval_scenarios=[3])
+    assert result.steps[0].metrics["costs/train/judge"] == 3.0  # six runs
+    [measured] = [row for row in gateway.bodies("/log") if row["split"] == "val"]
+    assert measured["metrics"]["costs/eval/judge"] == 0.5

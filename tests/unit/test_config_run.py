@@ -299,3 +299,12 @@ def test_lines_are_found_through_tables_and_long_texts() -> None:
     assert line_of(text, "b", "c", "y") == 10
     assert line_of(text, "b", "c") == 9
     assert line_of(text, "b", "nothing") is None
+
+
+def test_the_example_of_the_page_is_one(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "run.md").read_text()
+    _, _, rest = page.partition("## The file\n")
+    text = "\n".join(line.strip() for line in rest.splitlines() if line.startswith("    "))
+    loaded = load(tmp_path, text)
+    require_runnable(loaded)
+    assert (loaded.limits.max_tokens, loaded.train.learning_rate) == (8000, 3e-4)

@@ -9,6 +9,7 @@ import re
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from art.errors import InvalidInput
 from art.store import rollout_facts
-from art.store.filter_parse import FIELDS, parse
+from art.store.filter_parse import FIELDS, OTHER_NAMES, parse
 from art.store.filter_sql import Where, terms
 from art.store.schema import migrate
 from art.types.policy import RolloutStatus
@@ -358,3 +359,17 @@ def test_every_name_is_a_column(rollouts: Rollouts) -> None:
         value = {"number": "1", "time": "1", "text": '"x"', "words": "x"}[kind]
         operator = "~" if kind in ("text", "words") else "="
         rollouts.found(f"{name} {operator} {value}")
+
+
+def test_the_page_about_it_is_true(rollouts: Rollouts) -> None:
+    text = (
+        (Path(__file__).resolve().parents[2] / "docs" / "dashboard.md").read_text().partition("## Filters")[2]
+    )
+    examples = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    assert len(examples) == 4
+    for example in examples:
+        rollouts.found(example)
+    named = set(re.findall(r"`(\w+)`", text))
+    shorter = {full: short for short, full in OTHER_NAMES.items()}
+    for name in FIELDS:
+        assert {name, shorter.get(name, name)} & named, name

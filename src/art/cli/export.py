@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from art.cli._served import Key, Path_, Url, backend_of, find_model, run_to_the_end
+from art.cli._served import Key, Path_, Url
+from art.cli._views import Views, read
 from art.types.policy import RolloutStatus
 from art.types.wire_export import WrittenExport
 
 if TYPE_CHECKING:
-    from art.backends.server import ServerBackend
     from art.utils.exports import Format
-
 
 JSON = "art.types.wire_export:WrittenExport"
 
@@ -61,8 +60,7 @@ def command(
 
     kind: Format = format_of(out) if format is None else ("jsonl" if format is _Format.JSONL else "parquet")
     wanted = {"step": step, "split": split, "status": None if status is None else status.value}
-    with backend_of(url, key, path) as backend:
-        name, records = run_to_the_end(_export(backend, run, out, kind, wanted))
+    name, records = read(lambda views: _export(views, run, out, kind, wanted), url, key, path)
     size = out.stat().st_size
     if as_json:
         written = WrittenExport(file=str(out), run=name, format=kind, records=records, bytes=size)
@@ -72,17 +70,17 @@ def command(
 
 
 async def _export(
-    backend: ServerBackend, run: str | None, out: Path, kind: Format, wanted: Mapping[str, object]
+    views: Views, run: str | None, out: Path, kind: Format, wanted: Mapping[str, object]
 ) -> tuple[str, int]:
     from art.utils.exports import export_run
 
-    info = await find_model(backend, run)
+    project, name = await views.run(run)
     records = await export_run(
-        backend.connection,
-        info.project,
-        info.name,
+        views.connection,
+        project,
+        name,
         out,
         format=kind,
         **wanted,  # type: ignore[arg-type]
     )
-    return info.inference_name, records
+    return f"{project}/{name}", records

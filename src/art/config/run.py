@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from art.config.budget import ModelPrice
 from art.config.model import ModelConfig
 from art.config.sft import TrainSFTConfig
 
@@ -116,6 +117,11 @@ class RunSection(_Section):
     """Tokens sampled by training rollouts after which it ends likewise. None: no bound."""
     budget_seconds: float | None = Field(default=None, gt=0)
     """Seconds of the run's steps after which it ends likewise; pauses between two runs do not count. None: no bound."""
+    gpu_cost_per_hour_usd: float | None = Field(default=None, ge=0)
+    """US dollars that an hour of the server's machine costs; each step has its share as `costs/gpu`. None: not counted."""
+    prices: dict[str, ModelPrice] = Field(default_factory=dict)
+    """US dollars for a million tokens of paid models, a table each: `[run.prices."acme/judge"]` with `prompt` and
+    `completion`. They win over those that ART knows (docs/metrics.md)."""
     trackers: tuple[str, ...] = ()
     """Trackers that get the run's figures, by name. Never asked for by what happens to be in the environment."""
     tracker: TrackerTables = Field(default_factory=dict)

@@ -57,16 +57,17 @@ async def evaluate(
     runner = _Runner(model=model, agent=agent, step=at, seed=seed, retries=infra_retries)
     began = time.monotonic()
     found = [[EvalRun() for _ in range(repeats)] for _ in scenarios]
-    results = await gather_trajectories(
-        [
-            runner.run(scenario, member, found[number])
-            for number, scenario in enumerate(scenarios)
-            for member in range(repeats)
-        ],
-        pbar_desc="evaluation",
-        max_exceptions=max_exceptions,
-        max_concurrency=1 if agent.exclusive else max_concurrency,
-    )
+    with model.counting("eval"):
+        results = await gather_trajectories(
+            [
+                runner.run(scenario, member, found[number])
+                for number, scenario in enumerate(scenarios)
+                for member in range(repeats)
+            ],
+            pbar_desc="evaluation",
+            max_exceptions=max_exceptions,
+            max_concurrency=1 if agent.exclusive else max_concurrency,
+        )
     if split is not None:
         groups = [TrajectoryGroup(results[n * repeats : (n + 1) * repeats]) for n in range(len(scenarios))]
         metrics = {"time/step_eval_s": time.monotonic() - began}

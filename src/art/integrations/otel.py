@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from art.config.outside import host_of, is_loopback
 from art.config.trackers import OtelOptions
 from art.errors import InfraError
-from art.integrations.genai import PROVIDER, REWARD, SCHEMA_URL, SpanSeen, span_of
+from art.integrations.genai import PROVIDER, SCHEMA_URL, span_of
+from art.integrations.spans import SpanSender
 from art.integrations.tracker import About, PublishedStep, Row, RunInfo
 from art.version import package_version
 
@@ -23,12 +24,11 @@ SECOND_BUCKETS = tuple(0.01 * 2**power for power in range(14))
 
 
 class OtelTracker:
-    """Has providers of its own: what the program itself does with OpenTelemetry is not touched."""
+    """Exports each row and each batch as it comes, not by a clock."""
 
     def __init__(self, options: OtelOptions) -> None:
         self._options = options
         self._run: RunInfo | None = None
-        self._collected: list[Any] = []
         self._gauges: dict[str, Any] = {}
 
     @property
@@ -41,50 +41,30 @@ class OtelTracker:
     def about(self) -> About:
         """The collector."""
         place = host_of(self.endpoint)
-        return About(
-            name="otel",
-            place=place,
-            leaves=not is_loopback(place),
-            rollouts=True,
-            content=self._options.content,
-        )
+        away = not is_loopback(place)
+        return About(name="otel", place=place, leaves=away, rollouts=True, content=self._options.content)
 
     def start(self, run: RunInfo) -> None:
         """Make exporters and providers; nothing is sent yet."""
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import InMemoryMetricReader
         from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
         self._run = run
-        collected = self._collected
-
-        class Collect(SpanProcessor):
-            """Keeps ended spans until their batch is whole: one request for it, whose failure is seen."""
-
-            def on_end(self, span: Any) -> None:
-                collected.append(span)
-
-        resource = Resource.create(
-            {
-                "service.name": self._options.service_name,
-                "service.version": package_version(),
-                "art.project": run.project,
-                "art.run": run.name,
-            }
-        )
         timeout = self._options.timeout
-        self._exporter = OTLPSpanExporter(endpoint=f"{self.endpoint}/v1/traces", timeout=timeout)
-        self._traces = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._traces.add_span_processor(Collect())
-        self._tracer = self._traces.get_tracer("art", package_version(), schema_url=SCHEMA_URL)
-        self._metric_exporter = OTLPMetricExporter(endpoint=f"{self.endpoint}/v1/metrics", timeout=timeout)
-        self._reader = (
-            InMemoryMetricReader()
-        )  # read when a row comes, not by a clock; and a failed export is seen
-        self._metrics = MeterProvider([self._reader], resource=resource, shutdown_on_exit=False)
+        resource = {
+            "service.name": self._options.service_name,
+            "service.version": package_version(),
+            "art.project": run.project,
+            "art.run": run.name,
+        }
+        self._spans = SpanSender(f"{self.endpoint}/v1/traces", resource=resource, timeout=timeout)
+        self._exporter = OTLPMetricExporter(endpoint=f"{self.endpoint}/v1/metrics", timeout=timeout)
+        self._reader = InMemoryMetricReader()  # read when a row comes; and a failed export is seen
+        self._metrics = MeterProvider(
+            [self._reader], resource=Resource.create(dict(resource)), shutdown_on_exit=False
+        )
         self._meter = self._metrics.get_meter("art", package_version(), schema_url=SCHEMA_URL)
         self._tokens = self._meter.create_histogram(
             "gen_ai.client.token.usage",
@@ -107,56 +87,30 @@ class OtelTracker:
             if gauge is None:
                 gauge = self._gauges[name] = self._meter.create_gauge(f"art.{name.replace('/', '.')}")
             gauge.set(value, attributes)
-        self._flush()
+        self._export_metrics()
 
     def rollouts(self, batch: RolloutBatch) -> None:
         """A trace for each rollout, and the conventions' two histograms. InfraError when the collector refuses."""
-        from opentelemetry.sdk.trace.export import SpanExportResult
-
         assert self._run is not None, "rollouts follow a start"
-        for rollout in batch.rollouts:
-            self._emit(span_of(rollout, batch, self._run), None)
-            for call in rollout.calls:
-                labels = {
-                    "gen_ai.operation.name": "chat",
-                    "gen_ai.provider.name": PROVIDER,
-                    "gen_ai.request.model": call.model,
-                }
-                self._durations.record(max(0.0, call.ended - call.started), labels)
-                for kind, count in (("input", call.input_tokens), ("output", call.output_tokens)):
-                    if count is not None:
-                        self._tokens.record(count, {**labels, "gen_ai.token.type": kind})
-        spans, self._collected[:] = list(self._collected), []
-        if self._exporter.export(spans) is not SpanExportResult.SUCCESS:
-            raise InfraError(f"the collector at {self.endpoint} did not take {len(spans)} spans")
-        self._flush()
+        self._spans.send([span_of(rollout, batch, self._run) for rollout in batch.rollouts])
+        for call in (call for rollout in batch.rollouts for call in rollout.calls):
+            labels = {
+                "gen_ai.operation.name": "chat",
+                "gen_ai.provider.name": PROVIDER,
+                "gen_ai.request.model": call.model,
+            }
+            self._durations.record(max(0.0, call.ended - call.started), labels)
+            for kind, count in (("input", call.input_tokens), ("output", call.output_tokens)):
+                if count is not None:
+                    self._tokens.record(count, {**labels, "gen_ai.token.type": kind})
+        self._export_metrics()
 
-    def _flush(self) -> None:
+    def _export_metrics(self) -> None:
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
         data = self._reader.get_metrics_data()
-        if data is not None and self._metric_exporter.export(data) is not MetricExportResult.SUCCESS:
+        if data is not None and self._exporter.export(data) is not MetricExportResult.SUCCESS:
             raise InfraError(f"the collector at {self.endpoint} did not take the metrics")
-
-    def _emit(self, span: SpanSeen, context: Any) -> None:
-        from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
-
-        kind = SpanKind.CLIENT if span.kind == "client" else SpanKind.INTERNAL
-        started = self._tracer.start_span(
-            span.name,
-            context=context,
-            kind=kind,
-            attributes=span.attributes,
-            start_time=_nanoseconds(span.started),
-        )
-        for child in span.children:
-            self._emit(child, set_span_in_context(started))
-        if span.score is not None:
-            result = {"gen_ai.evaluation.name": REWARD, "gen_ai.evaluation.score.value": span.score}
-            started.add_event("gen_ai.evaluation.result", result, _nanoseconds(span.ended))
-        if span.failed:
-            started.set_status(Status(StatusCode.ERROR))
-        started.end(_nanoseconds(max(span.started, span.ended)))
 
     def artifact(self, checkpoint: PublishedStep) -> None:
         """Never called: `about.checkpoints` is False."""
@@ -165,8 +119,4 @@ class OtelTracker:
     def close(self, seconds: float) -> None:
         """Nothing is queued: every row and batch was exported as it came."""
         self._metrics.shutdown(timeout_millis=seconds * 1000)
-        self._traces.shutdown()
-
-
-def _nanoseconds(seconds: float) -> int:
-    return int(seconds * 1e9)
+        self._spans.close()

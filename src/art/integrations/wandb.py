@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import netrc
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.config.outside import host_of, is_loopback
@@ -30,24 +32,33 @@ class WandbTracker:
         """The `wandb.Run`; None until it has begun."""
 
     @property
+    def _mode(self) -> str:
+        return self._options.mode or os.environ.get("WANDB_MODE") or "online"
+
+    @property
     def _offline(self) -> bool:
-        mode = self._options.mode or os.environ.get("WANDB_MODE") or "online"
-        return mode in ("offline", "dryrun", "disabled")
+        return self._mode in ("offline", "dryrun", "disabled")
+
+    @property
+    def _address(self) -> str:
+        return self._options.base_url or os.environ.get("WANDB_BASE_URL") or CLOUD
 
     @property
     def about(self) -> About:
         """W&B's server, or the folder of an offline run."""
-        address = self._options.base_url or os.environ.get("WANDB_BASE_URL") or CLOUD
-        place = "its offline files" if self._offline else host_of(address)
+        place = "its offline files" if self._offline else host_of(self._address)
         away = not self._offline and not is_loopback(place)
         return About(name="wandb", place=place, leaves=away, checkpoints=self._options.checkpoints)
 
     def start(self, run: RunInfo) -> None:
         """Begin the W&B run, or go on with it: its id is the model's name. ConfigError without a key."""
+        os.environ.setdefault(
+            "WANDB_ERROR_REPORTING", "false"
+        )  # W&B reports its own errors to its makers otherwise
         import wandb
 
         self._run = run
-        if not self._offline and not wandb.api.api_key:
+        if not self._offline and not _has_key(self._address):
             raise ConfigError(
                 "W&B has no key",
                 cause="neither WANDB_API_KEY is set nor was `wandb login` run",
@@ -57,7 +68,7 @@ class WandbTracker:
         run.folder.mkdir(parents=True, exist_ok=True)
         folder = options.dir or (None if os.environ.get("WANDB_DIR") else run.folder)
         settings = wandb.Settings(
-            base_url=options.base_url or os.environ.get("WANDB_BASE_URL") or CLOUD,
+            base_url=self._address,
             console="off",  # what the program prints may be what was said
             save_code=False,
             disable_git=True,
@@ -72,7 +83,7 @@ class WandbTracker:
             id=run.run_id,
             resume="allow",
             reinit="create_new",  # a run that the program has of its own goes on
-            mode=options.mode,
+            mode=self._mode,
             dir=None if folder is None else str(folder),
             tags=list(options.tags) or None,
             config=dict(run.config),
@@ -109,3 +120,14 @@ class WandbTracker:
     def close(self, seconds: float) -> None:
         """Send what is left. W&B knows no deadline; whoever called gives up on this thread when it is over."""
         self.run.finish()
+
+
+def _has_key(address: str) -> bool:
+    """Whether W&B would find one by itself. It asks on the terminal otherwise, and waits."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    file = os.environ.get("NETRC") or Path("~/.netrc").expanduser()
+    try:
+        return netrc.netrc(str(file)).authenticators(host_of(address).partition(":")[0]) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False

@@ -43,6 +43,7 @@ from art.types.wire import ModelInfo
 from art.utils.console import say
 
 if TYPE_CHECKING:
+    from art.integrations.registry import Asked
     from art.model import TrainableModel
 
 RETRY_SECONDS = 1.0
@@ -70,21 +71,20 @@ async def fit(
     infra_retries: int = 3,
     seed: int = 0,
     budget: Budget | Mapping[str, Any] | None = None,
+    trackers: Sequence[Asked] = (),
     on_step: OnStep | None = None,
     should_stop: Callable[[], bool] | None = None,
     verbose: bool = True,
 ) -> FitResult:
     """Train `model` until it has seen `steps` batches, each of `groups_per_step` * `rollouts_per_group` runs.
 
-    The server counts batches: each train call of the model is one, those written by hand included. So a fit
-    that is run again goes on where it stopped.
-    `rollout` is a wrapped agent (`art.wrap`), anything `art.wrap` takes, or `async def rollout(model, scenario)`
-    that returns an `art.Trajectory`, a number, or what `reward(result[, scenario])` judges.
-    `eval_scenarios` are run at the end, and every `eval_every` batches; the model must be registered.
+    The server counts a model's train calls as batches, so a fit that is run again goes on where it stopped. `rollout` is
+    what `art.wrap` takes or gives, or `async def rollout(model, scenario)` that returns an `art.Trajectory`, a number, or
+    what `reward(result[, scenario])` judges. `eval_scenarios` are run at the end, and every `eval_every` batches.
     An agent's exceptions are kept with their groups up to `max_exceptions` per batch (a count, or a share below
     1). Infrastructure failures are retried `infra_retries` times with a fresh rollout and are never a reward.
-    `budget` (art.config.budget.Budget, or a mapping with `usd`, `tokens`, `seconds`) ends the run after the batch that
-    reaches it, earlier runs counted. So does `should_stop` after the batch in hand, once it is true.
+    `budget` (art.config.budget.Budget, or its fields `usd`, `tokens`, `seconds`) ends the run after the batch that reaches
+    it, earlier runs counted; so does `should_stop` once it is true. `trackers` get the rows too (docs/trackers.md).
     """
     per = {"groups_per_step": groups_per_step, "rollouts_per_group": rollouts_per_group}
     _check(scenarios, steps=steps, eval_rollouts=eval_rollouts, **per)
@@ -111,7 +111,8 @@ async def fit(
         on_step=on_step,
         should_stop=should_stop,
     )
-    return await loop.go(await _known(model, config))
+    async with model.tracking.during(trackers):
+        return await loop.go(await _known(model, config))
 
 
 @contextmanager
@@ -178,7 +179,8 @@ class _Runner:
         the batch is not counted.
         """
         started = time.monotonic()
-        groups = await self.groups(chosen, batch)
+        with self.model.counting("train"):
+            groups = await self.groups(chosen, batch)
         if first:
             _require_calls(self.model.name, groups)
         result = await self.model.train(groups, config=self.config)
@@ -240,12 +242,13 @@ class _Runner:
             for scenario in scenarios
             for member in range(rollouts)
         ]
-        results = await gather_trajectories(
-            members,
-            pbar_desc="evaluation" if self.verbose else None,
-            max_exceptions=self.max_exceptions,
-            max_concurrency=self.max_concurrency,
-        )
+        with self.model.counting("eval"):
+            results = await gather_trajectories(
+                members,
+                pbar_desc="evaluation" if self.verbose else None,
+                max_exceptions=self.max_exceptions,
+                max_concurrency=self.max_concurrency,
+            )
         groups = [TrajectoryGroup(results[n : n + rollouts]) for n in range(0, len(results), rollouts)]
         metrics = {"time/step_eval_s": time.monotonic() - began}
         await self.model.log(groups, split="val", metrics=metrics, step=step)

@@ -129,7 +129,9 @@ def record_metrics(trajectory: Trajectory) -> None:
 
 
 def sampled_tokens(trajectory: Trajectory) -> int:
-    """Sampled tokens of all its choices, where the choices tell it."""
+    """Sampled tokens of all its calls, as the server or its choices tell it."""
+    if trajectory.sampled_tokens is not None:
+        return trajectory.sampled_tokens
     histories = [
         trajectory.messages_and_choices,
         *(more.messages_and_choices for more in trajectory.additional_histories),

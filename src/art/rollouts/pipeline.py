@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable, Mapping, Sized
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence, Sized
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from art.rollouts.purse import Purse, budget_of
 
 if TYPE_CHECKING:
     from art.backends.protocol import Backend
+    from art.integrations.registry import Asked
     from art.model import TrainableModel
 
 STOPPING = "stopping after the step in hand; Ctrl-C again stops at once"
@@ -52,6 +53,8 @@ class PipelineTrainer:
     `budget` (art.config.budget.Budget, or a mapping with `usd`, `tokens`, `seconds`) ends the run after the step that reaches
     it, earlier runs counted; `stopped_by` then says so.
 
+    `trackers`: where rows are reported to besides the model's `report_metrics`, as in `art.fit`.
+
     Resuming: after each step the model's state says which scenarios are done; `resume` goes on there, gives those
     out again whose groups were not trained, and needs the same scenarios in the same order.
 
@@ -61,6 +64,7 @@ class PipelineTrainer:
     """
 
     on_step: OnTrained | None = None
+    _asked_to_stop = False
 
     def __init__(
         self,
@@ -94,6 +98,7 @@ class PipelineTrainer:
         checkpoint_retention_interval: int = 1,
         resume: bool = True,
         budget: Budget | Mapping[str, Any] | None = None,
+        trackers: Sequence[Asked] = (),
         **train_options: Any,
     ) -> None:
         self._settings = PipelineSettings(
@@ -116,12 +121,11 @@ class PipelineTrainer:
         if total_scenarios is None and isinstance(scenarios, Sized):
             total_scenarios = len(scenarios)
         self._reporter = StatusReporter(model.name, log_interval_seconds, status_ewa_alpha, total_scenarios)
-        self._resume, self._source = resume, scenarios
+        self._resume, self._source, self._trackers = resume, scenarios, trackers
         self._budget, self.stopped_by = budget_of(budget), ""
         self._scenarios: Scenarios | None = None
         self._run: PipelineRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asked_to_stop = False
 
     async def train(self, handle_signals: bool = True) -> None:
         """Run until `max_steps` are done, the scenarios are used up, or a stop is asked for.
@@ -138,7 +142,8 @@ class PipelineTrainer:
         self._loop = asyncio.get_running_loop()
         try:
             with first_signal_asks(self._signalled) if handle_signals else nullcontext():
-                await self._train()
+                async with self._program.model.tracking.during(self._trackers):
+                    await self._train()
         finally:
             self._run, self._loop, self._asked_to_stop = None, None, False
 

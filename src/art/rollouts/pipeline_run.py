@@ -184,7 +184,8 @@ class PipelineRun:
         if self._evaluation_due:
             # The next step waits for it, so that everything it samples comes from the step it is logged at.
             self._evaluation_due = False
-            self._evaluating = asyncio.create_task(self._stepper.evaluate(), name="pipeline evaluation")
+            with self._program.model.counting("eval"):
+                self._evaluating = asyncio.create_task(self._stepper.evaluate(), name="pipeline evaluation")
             return True
         if self._schedule.complete:
             return False
@@ -226,7 +227,8 @@ class PipelineRun:
             self._schedule.start()
             program = self._program
             group = run_group(program.rollout_fn, program.model, scenario, program.config)
-            task = asyncio.create_task(group, name=f"pipeline group {number}")
+            with program.model.counting("train"):  # a task keeps the context that it is made in
+                task = asyncio.create_task(group, name=f"pipeline group {number}")
             self._rollouts[task] = (number, self._stepper.step)
 
     # -- what has ended

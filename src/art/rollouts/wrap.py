@@ -158,6 +158,7 @@ class WrappedAgent(RolloutAgent):
             result.reward = session.trajectory.reward
             result.metrics = {**session.metrics, **result.metrics}
             result.rollout_id = session.rollout_id
+            result.sampled_tokens = session.trajectory.sampled_tokens
             return result
         if not session.trajectory.messages_and_choices:
             self._notices.show([f"{self._label} made no call to {model.name}; such a run cannot be trained"])

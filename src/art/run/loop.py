@@ -6,10 +6,13 @@ import asyncio
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+from art.backends.server import TRAIN_SECONDS
 from art.config.budget import Budget
 from art.config.model import ModelConfig
 from art.config.resolved import kinds_of_origin, resolved
+from art.errors import DeadlineExceeded, NotFound
 from art.model import TrainableModel
 from art.rollouts.fit import fit
 from art.rollouts.fit_report import (
@@ -30,6 +33,10 @@ from art.run.signals import Stopping
 if TYPE_CHECKING:
     from art.backends.server import ServerBackend
     from art.config.load import Loaded
+
+
+POLL_SECONDS = 0.5
+"""Between two looks at whether an earlier train call has ended."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +70,10 @@ class Run:
         """To the end of its batches, of its budget, or of the batch in hand when a signal came."""
         with self.stopping.handled():
             model = await self._model()
-            with self.stopping.in_hand():
-                return await self._train(model)
+            await self._earlier_ended(model)
+            async with model.tracking.during(self.parts.trackers):
+                with self.stopping.in_hand():
+                    return await self._train(model)
 
     async def _model(self) -> TrainableModel[Any, Any]:
         """The model, registered on a server that has the settings of the run; both told and kept."""
@@ -81,12 +90,37 @@ class Run:
             name=settings.name, project=settings.project, **fixed
         )
         await model.register(self.backend)
+        for paid, price in self.loaded.run.prices.items():
+            model.metrics_builder().register_price(paid, price)
         for note in self.parts.notes:
             self.display.say(f"{self.progress.name}: {note}", event="note", text=note)
         data = resolved(self.loaded, server_path=server_path)
         for note in await record.keep(model, data, kinds_of_origin(self.loaded, data)):
             self.display.say(note, event="note", text=note)
         return model
+
+    async def _earlier_ended(self, model: TrainableModel[Any, Any]) -> None:
+        """Wait for a train call of a run that was killed: it is counted when it ends, and this run goes on behind it.
+
+        DeadlineExceeded after a day, as for a train call of our own.
+        """
+        route = f"/api/v1/views/runs/{quote(model.project)}/{quote(model.name)}"
+        give_up, told = time.monotonic() + TRAIN_SECONDS, False
+        while True:
+            try:
+                found = await self.backend.connection.request("GET", route)
+            except NotFound:  # a server of an earlier release
+                return
+            if found["run"]["state"] != "training":
+                return
+            if time.monotonic() > give_up:
+                raise DeadlineExceeded(f"a train call of {model.name} has not ended within a day")
+            if not told:
+                self.display.say(
+                    f"{model.name}: a train call of an earlier run is in hand; waiting for its end"
+                )
+                told = True
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _train(self, model: TrainableModel[Any, Any]) -> Outcome:
         taken = await demonstrations.train(model, self.loaded, self.progress, self.display)

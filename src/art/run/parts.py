@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from art.config.resolved import folder_of
 from art.config.run import IMPORT_PATH
+from art.config.trackers import chosen
 from art.errors import ArtError, ConfigError, InvalidInput
 from art.rollouts.agent import RolloutAgent
 from art.rollouts.command import PROGRAM_SECONDS, Program
@@ -39,6 +40,8 @@ class Parts:
     held_out: list[Any]
     """For evaluation; may be empty."""
     concurrency: int
+    trackers: list[dict[str, Any]]
+    """As `art.fit(trackers=...)` takes them."""
     notes: list[str]
     """What was chosen for the user, and why."""
 
@@ -74,8 +77,19 @@ def load_parts(loaded: Loaded) -> Parts:
         scenarios=_scenarios("run.scenarios", run.scenarios),
         held_out=_scenarios("evaluation.scenarios", held_out) if held_out else [],
         concurrency=concurrency,
+        trackers=_trackers(loaded),
         notes=notes,
     )
+
+
+def _trackers(loaded: Loaded) -> list[dict[str, Any]]:
+    """Those that are asked for, once it is known that they can be had."""
+    trackers = chosen(loaded.run.trackers, loaded.run.tracker)
+    if trackers:
+        from art.integrations.registry import require
+
+        require(trackers)
+    return trackers
 
 
 def _imported(loaded: Loaded) -> RolloutAgent:

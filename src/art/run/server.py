@@ -33,7 +33,7 @@ def backend_of(loaded: Loaded, key: str | None) -> ServerBackend:
                 "run.url needs a key",
                 hint="ART_API_KEY in the environment; the server's own lies in server/admin.key in its folder",
             )
-        return RemoteBackend(loaded.run.url, key)
+        return RemoteBackend(loaded.run.url, key, gpu_cost_per_hour_usd=loaded.run.gpu_cost_per_hour_usd)
     from art.backends.local import LocalBackend
 
     for name in ("port", "stop_with_clients"):
@@ -47,6 +47,7 @@ def backend_of(loaded: Loaded, key: str | None) -> ServerBackend:
         path=loaded.server.path if "server.path" in loaded.origins else None,
         serve_environment=_variables(loaded),
         deterministic=loaded.server.deterministic,
+        gpu_cost_per_hour_usd=loaded.run.gpu_cost_per_hour_usd,
     )
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from starlette.responses import Response, StreamingResponse
 
 from art.errors import ArtError, NotFound
-from art.server.api_models import entry_of
 from art.server.endpoint import ApiCall, ApiRoute
 from art.server.explain import withheld
 from art.server.query import Query
@@ -37,7 +36,11 @@ async def export(call: ApiCall) -> Response:
     status = query.text("status")
     if status is not None:
         status = query.one_of("status", [one.value for one in RolloutStatus], status)
-    project, name = entry_of(call).key
+    project, name = call.param("project"), call.param("name")
+    if (
+        await call.gateway.store.get_model(project, name) is None
+    ):  # in the store, because a viewer serves no model
+        raise NotFound(f"there is no run {project}/{name}", hint="`art ls` lists them")
     wanted = ExportFilter(project, name, query.number("step"), query.text("split"), status)
     return StreamingResponse(lines(call.gateway.store, wanted), media_type=MEDIA_TYPE)
 

@@ -172,7 +172,7 @@ _DATA = (
     _m("data/step_prompt_tokens", "Prompt tokens", "tokens", "Tokens of the batch's prompts, counted again at each call."),
     _m("data/step_num_calls", "Calls", "", "Calls that the batch's rollouts made."),
     _m("data/step_num_unpriced_calls", "Calls without a price", "", "Calls of paid models whose price nobody knows: they cost something that `costs/` does not hold.", "down",
-       warn_above=0.0, warning="Give their prices: register_model_pricing, or [prices] in run.toml."),
+       warn_above=0.0, warning="Give their prices: register_model_pricing, or [run.prices] in run.toml."),
     _m("data/step_num_trained", "Trained", "", "Rollouts whose tokens took part in the step.", "up"),
     _m("data/step_num_zero_variance", "Equal rewards", "", "Rollouts whose group had no spread of rewards.", "down"),
     _m("data/step_num_stale", "Stale", "", "Rollouts that were sampled too many steps ago.", "down"),

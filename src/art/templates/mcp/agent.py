@@ -55,7 +55,7 @@ async def converse(client: AsyncOpenAI, library: Client, scenario: dict[str, str
     ]
     for _ in range(TURNS):
         answer = await client.chat.completions.create(
-            model="agent", messages=messages, tools=tools, max_tokens=48
+            model="agent", messages=messages, tools=tools, max_tokens=96
         )
         message = answer.choices[0].message
         if not message.tool_calls:

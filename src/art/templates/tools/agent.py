@@ -49,7 +49,7 @@ async def run(client: AsyncOpenAI, scenario: dict[str, str]) -> Result:
     ]
     for _ in range(TURNS):
         answer = await client.chat.completions.create(
-            model="agent", messages=messages, tools=TOOLS, max_tokens=48
+            model="agent", messages=messages, tools=TOOLS, max_tokens=96
         )
         message = answer.choices[0].message
         if not message.tool_calls:
