@@ -176,7 +176,7 @@ def test_a_link_leads_to_the_place_that_was_read(open_page: Any, site: Site) -> 
     rollout = next(one["rollout"] for one in found if all(call["branch"] == 0 for call in one["calls"]))
     page = open_page(at(rollout, "?at=2"), size=(1000, 400))
     page.wait_for_function(
-        "() => { const top = document.querySelector('[data-call=\"2\"]').getBoundingClientRect().top; return top >= 0 && top < 200 }"
+        "() => { const top = document.querySelector('[data-call=\"2\"]')?.getBoundingClientRect().top; return top >= 0 && top < 200 }"
     )
     page.evaluate("window.scrollTo(0, 0)")
     page.wait_for_function("() => !location.hash.includes('at=')")
