@@ -327,6 +327,18 @@ def test_a_flag_and_a_note_are_kept(open_page: Any, site: Site) -> None:
     assert page.locator(".toolbar .flag-bad").is_visible()
 
 
+def test_a_folder_that_is_only_looked_at_shows_tokens_and_takes_no_notes(
+    open_page: Any, looked_at: tuple[str, str]
+) -> None:
+    address, key = looked_at
+    page = open_page(f"{RUN_AT}/rollouts/desk-01-2-0-0?as=tokens", base=address, key=key)
+    page.get_by_test_id("token-line").first.wait_for()
+    form = page.get_by_test_id("note-form")
+    form.get_by_text("art ui").wait_for()
+    assert form.get_by_label("Note").is_disabled()
+    assert form.get_by_label("bad").is_disabled()
+
+
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>\u202eevil\u200b {"a": [1, 12345678901234567890]}'
 
 

@@ -51,11 +51,15 @@ def page(conn: Conn, project: str, model: str, asked: Asked) -> RolloutList:
     """A page of a run's rollouts. InvalidInput for a filter, a search or a cursor that cannot be read."""
     where = _where(project, model, asked)
     source = "rollout_facts f" + (" JOIN rollouts r USING (rollout_id)" if where.joins else "")
-    counting = f"SELECT COUNT(*) FROM (SELECT 1 FROM {source} WHERE {where} LIMIT {COUNTED + 1})"
-    total = int(conn.execute(counting, where.values).fetchone()[0])
+    counting = (
+        f"SELECT COUNT(*) FROM (SELECT 1 FROM {source} WHERE {where} LIMIT {COUNTED + 1})",
+        list(where.values),
+    )
     kind = f"rollouts {asked.sort} {asked.descending}"
+    total = None
     if asked.cursor is not None:
-        _behind(where, asked, key_of(kind, asked.cursor, parts=2))
+        value, last, total = key_of(kind, asked.cursor, parts=3)
+        _behind(where, asked, (value, last))
     way = "DESC" if asked.descending else "ASC"
     order = f"f.{asked.sort} {way}, f.id {way}"
     if asked.sort in ("reward", "seconds"):  # what has none comes last
@@ -63,16 +67,17 @@ def page(conn: Conn, project: str, model: str, asked: Asked) -> RolloutList:
     found = conn.execute(
         f"SELECT f.id FROM {source} WHERE {where} ORDER BY {order} LIMIT ?", [*where.values, asked.limit + 1]
     ).fetchall()
+    more = len(found) > asked.limit
+    if not isinstance(total, int):  # the first page; it is counted but where all of it is on the page
+        total = int(conn.execute(*counting).fetchone()[0]) if more else len(found)
     shown = [int(row["id"]) for row in found[: asked.limit]]
     lines = by_id(conn, shown)
     if asked.search:
         _mark_hits(conn, shown, lines, asked.search)
     following = None
-    if len(found) > asked.limit:
-        last = conn.execute(
-            f"SELECT {asked.sort}, id FROM rollout_facts WHERE id = ?", (shown[-1],)
-        ).fetchone()
-        following = cursor_of(kind, *last)
+    if more:
+        last_row = f"SELECT {asked.sort}, id FROM rollout_facts WHERE id = ?"
+        following = cursor_of(kind, *conn.execute(last_row, (shown[-1],)).fetchone(), total)
     return RolloutList(rollouts=lines, next=following, total=min(total, COUNTED), more=total > COUNTED)
 
 
