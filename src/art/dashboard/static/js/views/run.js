@@ -36,7 +36,7 @@ function Overview({ route, detail }) {
   const start = useMemo(() => firstTime(Object.values(series.data?.series ?? {})), [series.data]);
   const setMore = (more) => setQuery({ more: more.join(",") });
   return html`<${Now} detail=${detail} />
-    <${Warnings} detail=${detail} metrics=${metrics} />
+    <${Warnings} detail=${detail} metrics=${metrics} steps=${href("steps", route.params)} />
     <section aria-label="Figures">
       <${ChartControls} axis=${axis} smoothing=${smoothing} more=${others(names, charts)} onMore=${(one) => setMore([...added, one])} />
       <${ErrorBox} error=${series.error} retry=${series.reload} />
@@ -66,12 +66,12 @@ function Now({ detail }) {
 }
 
 /** Figures whose newest value is past their band, each with what is likely wrong. */
-function Warnings({ detail, metrics }) {
+function Warnings({ detail, metrics, steps }) {
   const past = detail.figures.filter((one) => one.state === "warning");
   if (past.length === 0) return null;
   return html`<section class="warnings" aria-label="Warnings" data-testid="warnings"><ul>${past.map((one) => {
     const info = infoOf(metrics, one.name);
-    return html`<li key=${one.name}><b class="warn">${info.title} ${figure(one.last, info.unit)}</b> <span class="muted">at step ${one.last_step}.</span> ${info.warning}</li>`;
+    return html`<li key=${one.name}><b class="warn">${info.title} ${figure(one.last, info.unit)}</b> at <a href=${steps}>step ${one.last_step}</a>. ${info.warning}</li>`;
   })}</ul></section>`;
 }
 
