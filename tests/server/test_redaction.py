@@ -283,6 +283,27 @@ def test_a_tracker_gets_what_is_kept_and_no_more(kept: Kept, tmp_path: Path) -> 
     shutil.rmtree(path)
 
 
+def test_an_export_holds_what_is_kept_and_no_more(kept: Kept) -> None:
+    """Neither the text nor the tokens that spell it; what was not redacted is there with both."""
+    said = f"Write to {SECRET} please"
+    for project, text, whole in (
+        ("open", said, True),
+        ("clinic", f"Write to {MARK} please", False),
+        ("bank", "", False),
+    ):
+        model, rollout_id = kept.registered(project), f"r-{uuid.uuid4().hex[:12]}"
+        kept.ask(model, rollout_id, [{"role": "user", "content": said}])
+        lines = kept.raw("GET", f"/api/v1/models/{model}/export").text.splitlines()
+        assert json.loads(lines[-1]) == {"kind": "end", "records": len(lines) - 1}
+        (record,) = [one for line in lines[:-1] if (one := json.loads(line)).get("rollout_id") == rollout_id]
+        (call,) = record["calls"]
+        assert [message["content"] for message in call["tail"]] == [text]
+        assert (SECRET in json.dumps(record)) == whole
+        tokens = [call["prompt_token_ids"], call["choices"][0]["token_ids"], call["choices"][0]["logprobs"]]
+        assert [value is not None for value in tokens] == [whole] * 3
+        assert bool(call["withheld"]) != whole
+
+
 def test_what_an_agent_refers_to_is_what_was_said(kept: Kept) -> None:
     """`previous_response_id`: the server holds the history, the model must not be told a marker for it."""
     model = kept.registered("clinic")

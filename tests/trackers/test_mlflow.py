@@ -14,6 +14,10 @@ import pytest
 from mlflow import MlflowClient
 from report_kit import DEADLINE, ROWS, free_port, published, run_info, tell
 
+START_SECONDS = 300.0
+"""The server imports some hundred packages, in several processes."""
+pytestmark = pytest.mark.timeout(START_SECONDS + 3 * DEADLINE)
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -41,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _wait(url: str, process: subprocess.Popen[bytes], output: Path) -> None:
-    deadline = time.monotonic() + 2 * DEADLINE
+    deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         assert process.poll() is None, output.read_text()[-3000:]
         try:

@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_kit import BEGAN, SECRET, Loopback, loopback, tell
-
-pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
-
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from report_kit import BEGAN, SECRET, Loopback, loopback, tell
 
 from art.errors import InfraError
 from art.integrations.registry import make
@@ -140,3 +137,20 @@ def test_what_the_collector_refuses_is_an_error(tmp_path: Path) -> None:
             tracker.rollouts(batch(content=False))
         with pytest.raises(InfraError, match="did not take the metrics"):
             tracker.log(ROWS[0])
+
+
+def test_a_collector_that_is_down_costs_what_it_would_have_got_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from report_kit import DEADLINE, ROWS, free_port, run_info
+
+    from art.integrations.reporter import Reporter
+
+    tracker = make({"name": "otel", "endpoint": f"http://127.0.0.1:{free_port()}", "timeout": 0.2})
+    reporter = Reporter(run_info(tmp_path))
+    reporter.add(tracker)
+    for row in ROWS:
+        reporter.row(row)
+    reporter.close(seconds=DEADLINE)
+    assert reporter.lost == len(ROWS)
+    assert "3 rows did not reach it" in capsys.readouterr().err

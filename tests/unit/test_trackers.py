@@ -251,6 +251,31 @@ def test_an_import_path_makes_a_tracker_with_its_options() -> None:
     assert len(require(["tracker_kit:MadeByName", {"name": "tracker_kit:MadeByName"}])) == 1
 
 
+def test_an_entry_point_makes_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.metadata import EntryPoint
+
+    point = EntryPoint("ours", "tracker_kit:MadeByName", "art.trackers")
+    monkeypatch.setattr("art.integrations.registry.entry_points", lambda group: [point])
+    assert isinstance(make("ours"), MadeByName)
+    with pytest.raises(ConfigError, match="did you mean 'ours'"):
+        make("our")
+
+
+def test_what_a_run_would_be_sent_to_is_listed(tmp_path: Path) -> None:
+    from art.cli._data_flow import report
+
+    toml = tmp_path / "run.toml"
+    toml.write_text(
+        '[run]\ntrackers = ["otel", "openpipe"]\n'
+        '[run.tracker.otel]\nendpoint = "https://otel.example.com"\ncontent = true\n'
+    )
+    flows = {flow.place: flow for flow in report(tmp_path / "nothing", toml).flows if flow.kind == "tracker"}
+    assert flows["otel.example.com"].leaves
+    assert "rollouts with what was said" in flows["otel.example.com"].what
+    assert "rollouts without what was said" in flows["openpipe.jsonl of the model"].what
+    assert not flows["openpipe.jsonl of the model"].leaves
+
+
 def test_names_and_tables_of_a_settings_file() -> None:
     assert chosen(["wandb", "otel", "wandb"], {"otel": {"content": True}}) == [
         {"name": "wandb"},

@@ -12,6 +12,9 @@ from art.backends.remote import RemoteBackend
 from art.cli._served import address_on, run_to_the_end, runs_on
 from art.config import outside
 from art.config.load import load_config
+from art.config.trackers import chosen
+from art.integrations.registry import require
+from art.integrations.uses import what_goes
 from art.types.data_flow import DataFlow, Flow
 from art.version import DISTRIBUTION
 
@@ -27,8 +30,20 @@ WIDTH = 12
 def report(path: Path, config: Path | None) -> DataFlow:
     """From the server that runs on the folder, or from the settings that one would start with; then of this environment."""
     found = _told(path) if runs_on(path) else _from_settings(path, config)
+    found.flows += configured_flows(config)
     found.flows += environment_flows()
     return found
+
+
+def configured_flows(config: Path | None) -> Iterator[Flow]:
+    """The trackers that a run of this file would be sent to. ConfigError for one that cannot be had."""
+    if config is None:
+        return
+    run = load_config(file=config).run
+    for tracker in require(chosen(run.trackers, run.tracker)):
+        about = tracker.about
+        what = f"{about.name} gets of runs of {config.name}: {what_goes(about)}"
+        yield Flow(kind="tracker", place=about.place, what=what, leaves=about.leaves)
 
 
 def environment_flows(environment: Mapping[str, str] | None = None) -> Iterator[Flow]:

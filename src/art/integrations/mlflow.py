@@ -39,6 +39,9 @@ class MlflowTracker:
 
     def start(self, run: RunInfo) -> None:
         """Find the run by its tag in the experiment, or begin it."""
+        os.environ.setdefault(
+            "MLFLOW_DISABLE_TELEMETRY", "true"
+        )  # MLflow tells its makers how it is used otherwise
         from mlflow import MlflowClient
 
         client = self._client = MlflowClient(tracking_uri=self._options.tracking_uri)
