@@ -42,8 +42,8 @@ EPILOG = """Every command takes --json: one document on stdout (`art schema COMM
 
 Counts may have units (8k, 1.5M), spans of time too (30s, 5m, 12h, 7d).
 
-Exit status: 0 done, 1 an error, 2 a wrong command line, 3 a finding that the command's help names, 130 after Ctrl-C,
-141 when nobody reads the output any more.
+Exit status: 0 done, 1 an error, 2 a wrong command line, 3 (of art run also 4) a finding that the command's help names,
+130 after Ctrl-C, 141 when nobody reads the output any more.
 
 art --install-completion completes commands, flags and names of models in your shell."""
 
