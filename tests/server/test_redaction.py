@@ -34,6 +34,8 @@ pytestmark = pytest.mark.absent(
 )
 
 SECRET = "rumpelstiltskin@example.org"
+OPENLY = "grace.hopper@example.org"
+"""Also of a project that keeps everything: it stays on the disk."""
 MARK = "[REDACTED:email]"
 ELSEWHERE = "192.0.2.1"
 """Of the addresses that documentation uses and nobody has (RFC 5737)."""
@@ -246,64 +248,6 @@ def test_what_the_dashboard_shows_and_keeps(kept: Kept) -> None:
     assert kept.leaks(SECRET) == []
 
 
-def test_a_tracker_gets_what_is_kept_and_no_more(kept: Kept, tmp_path: Path) -> None:
-    """Asked for content, too. And what it was sent is told."""
-    path = kept.server.path / "tracked"
-
-    async def program(project: str, content: bool) -> str:
-        model = art.TrainableModel[Any, Any](
-            name="m", project=project, base_model=str(kept.base_model), base_path=str(path)
-        )
-        file = tmp_path / f"{project}-{content}.jsonl"
-        model.report_to("openpipe", file=str(file), content=content)
-        group = kept.handed_over(kept.registered(project), f"Mail {SECRET} please")
-        await model.register(art.RemoteBackend(kept.server.url, kept.server.admin_key))
-        await model.log(
-            [art.TrajectoryGroup([art.Trajectory(**one) for one in group["trajectories"]])], "test"
-        )
-        model.tracking.close()
-        assert len(file.read_text().splitlines()) == 2
-        return file.read_text()
-
-    said = {
-        (project, content): asyncio.run(program(project, content))
-        for project in ("open", "clinic", "bank")
-        for content in (True, False)
-    }
-    assert [key for key, text in said.items() if SECRET in text] == [("open", True)]
-    assert [key for key, text in said.items() if MARK in text] == [("clinic", True)]
-    assert [key for key, text in said.items() if "please" in text] == [("open", True), ("clinic", True)]
-    flows = [flow for flow in report(path, None).flows if flow.kind == "tracker"]
-    assert {flow.place for flow in flows} == {
-        str(tmp_path / f"{project}-{content}.jsonl") for project, content in said
-    }
-    assert any("rollouts with what was said" in flow.what for flow in flows)
-    (nobody,) = [flow for flow in report(tmp_path, None).flows if flow.kind == "tracker"]
-    assert (nobody.place, nobody.leaves) == ("none", False)
-    shutil.rmtree(path)
-
-
-def test_an_export_holds_what_is_kept_and_no_more(kept: Kept) -> None:
-    """Neither the text nor the tokens that spell it; what was not redacted is there with both."""
-    said = f"Write to {SECRET} please"
-    for project, text, whole in (
-        ("open", said, True),
-        ("clinic", f"Write to {MARK} please", False),
-        ("bank", "", False),
-    ):
-        model, rollout_id = kept.registered(project), f"r-{uuid.uuid4().hex[:12]}"
-        kept.ask(model, rollout_id, [{"role": "user", "content": said}])
-        lines = kept.raw("GET", f"/api/v1/models/{model}/export").text.splitlines()
-        assert json.loads(lines[-1]) == {"kind": "end", "records": len(lines) - 1}
-        (record,) = [one for line in lines[:-1] if (one := json.loads(line)).get("rollout_id") == rollout_id]
-        (call,) = record["calls"]
-        assert [message["content"] for message in call["tail"]] == [text]
-        assert (SECRET in json.dumps(record)) == whole
-        tokens = [call["prompt_token_ids"], call["choices"][0]["token_ids"], call["choices"][0]["logprobs"]]
-        assert [value is not None for value in tokens] == [whole] * 3
-        assert bool(call["withheld"]) != whole
-
-
 def test_what_an_agent_refers_to_is_what_was_said(kept: Kept) -> None:
     """`previous_response_id`: the server holds the history, the model must not be told a marker for it."""
     model = kept.registered("clinic")
@@ -373,6 +317,64 @@ def test_retention_by_command(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> No
     assert kept.raw("GET", "/api/v1/data/flow", **theirs).status_code == 403
     assert art("clear", "--project", "open").stdout.strip() == "open keeps its data"
     assert kept.api("GET", "data/retention") == {"retentions": []}
+
+
+def test_a_tracker_gets_what_is_kept_and_no_more(kept: Kept, tmp_path: Path) -> None:
+    """Asked for content, too. And what it was sent is told."""
+    path = kept.server.path / "tracked"
+
+    async def program(project: str, content: bool) -> str:
+        model = art.TrainableModel[Any, Any](
+            name="m", project=project, base_model=str(kept.base_model), base_path=str(path)
+        )
+        file = tmp_path / f"{project}-{content}.jsonl"
+        model.report_to("openpipe", file=str(file), content=content)
+        group = kept.handed_over(kept.registered(project), f"Mail {OPENLY} please")
+        await model.register(art.RemoteBackend(kept.server.url, kept.server.admin_key))
+        await model.log(
+            [art.TrajectoryGroup([art.Trajectory(**one) for one in group["trajectories"]])], "test"
+        )
+        model.tracking.close()
+        assert len(file.read_text().splitlines()) == 2
+        return file.read_text()
+
+    said = {
+        (project, content): asyncio.run(program(project, content))
+        for project in ("open", "clinic", "bank")
+        for content in (True, False)
+    }
+    assert [key for key, text in said.items() if OPENLY in text] == [("open", True)]
+    assert [key for key, text in said.items() if MARK in text] == [("clinic", True)]
+    assert [key for key, text in said.items() if "please" in text] == [("open", True), ("clinic", True)]
+    flows = [flow for flow in report(path, None).flows if flow.kind == "tracker"]
+    assert {flow.place for flow in flows} == {
+        str(tmp_path / f"{project}-{content}.jsonl") for project, content in said
+    }
+    assert any("rollouts with what was said" in flow.what for flow in flows)
+    (nobody,) = [flow for flow in report(tmp_path, None).flows if flow.kind == "tracker"]
+    assert (nobody.place, nobody.leaves) == ("none", False)
+    shutil.rmtree(path)
+
+
+def test_an_export_holds_what_is_kept_and_no_more(kept: Kept) -> None:
+    """Neither the text nor the tokens that spell it; what was not redacted is there with both."""
+    said = f"Write to {OPENLY} please"
+    for project, text, whole in (
+        ("open", said, True),
+        ("clinic", f"Write to {MARK} please", False),
+        ("bank", "", False),
+    ):
+        model, rollout_id = kept.registered(project), f"r-{uuid.uuid4().hex[:12]}"
+        kept.ask(model, rollout_id, [{"role": "user", "content": said}])
+        lines = kept.raw("GET", f"/api/v1/models/{model}/export").text.splitlines()
+        assert json.loads(lines[-1]) == {"kind": "end", "records": len(lines) - 1}
+        (record,) = [one for line in lines[:-1] if (one := json.loads(line)).get("rollout_id") == rollout_id]
+        (call,) = record["calls"]
+        assert [message["content"] for message in call["tail"]] == [text]
+        assert (OPENLY in json.dumps(record)) == whole
+        tokens = [call["prompt_token_ids"], call["choices"][0]["token_ids"], call["choices"][0]["logprobs"]]
+        assert [value is not None for value in tokens] == [whole] * 3
+        assert bool(call["withheld"]) != whole
 
 
 def test_every_place_is_listed(kept: Kept, tmp_path: Path) -> None:
