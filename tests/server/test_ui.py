@@ -19,8 +19,11 @@ import pytest
 from chat_kit import SCRIPT, Served, says
 
 from art.errors import ConfigError
+from art.server import viewer
+from art.server.live import RESYNC, Listener, Live
+from art.store.changes import Change
 from art.store.remarks import Conversation
-from art.store.schema import MIGRATIONS
+from art.store.schema import MIGRATIONS, migrate
 from art.store.viewing import view_store
 from art.types.wire_views import Note
 
@@ -31,6 +34,8 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("DELETE", "/api/v1/views/saved/tests?name=x", None),
 ]
 """What would sample or change something."""
+OLD = 7
+"""Schema of the release before there were lists and notes."""
 
 
 def command(*arguments: str) -> list[str]:
@@ -145,17 +150,45 @@ def test_a_folder_of_a_killed_server_is_shown_whole(finished: Path, tmp_path: Pa
         assert tree(folder) == before, index
 
 
+def test_what_another_process_writes_is_heard_of(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(viewer, "LOOK_SECONDS", 0.01)
+    shutil.copytree(finished, tmp_path / "written")
+
+    async def run() -> list[Change]:
+        store, database = await view_store(tmp_path / "written" / "server")
+        live, listener = Live(), Listener(own=None, project=None, name=None)
+        try:
+            async with viewer.following(live, database):
+                with live.listening(listener), closing(sqlite3.connect(store.root / "art.db")) as conn:
+                    await asyncio.sleep(0.1)
+                    conn.execute("UPDATE rollouts SET reward = 0.125")
+                    conn.commit()
+                    await asyncio.wait_for(listener.news.wait(), 30)
+                    assert (await store.remarks.conversation("first")).line.reward == 0.125
+            return listener.parcel()
+        finally:
+            await store.close()
+
+    assert asyncio.run(run()) == [RESYNC]
+
+
 def test_of_an_older_release_a_copy_is_brought_forward(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "old"
     shutil.copytree(finished, folder)
-    newest = len(MIGRATIONS)
-    with closing(sqlite3.connect(folder / "server" / "art.db", isolation_level=None)) as conn:
-        for table in ("notes", "saved_views", "run_configs", "trained_choices"):
-            conn.execute(f"DROP TABLE {table}")
-        conn.execute("DELETE FROM schema_version WHERE version = ?", (newest,))
-        conn.execute("PRAGMA journal_mode = DELETE")
+    file = folder / "server" / "art.db"
+    file.unlink()
+    with closing(sqlite3.connect(file, isolation_level=None)) as conn:
+        conn.row_factory = sqlite3.Row
+        migrate(conn, MIGRATIONS[:OLD])
+        conn.execute("ATTACH ? AS now", (str(finished / "server" / "art.db"),))
+        for table in ("models", "checkpoints", "rollouts", "calls", "choices"):
+            columns = ", ".join(row["name"] for row in conn.execute(f"PRAGMA main.table_info({table})"))
+            conn.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM now.{table}")
     before = tree(folder)
-    assert read(folder).note == Note()
+    found = read(folder)
+    assert (found.note, found.line.calls, len(found.calls)) == (Note(), 1, 1)
     assert tree(folder) == before
 
 

@@ -1,7 +1,7 @@
 """Who shows something is told that it changed: every page a listener, every commit a piece of news.
 
-A listener gets what it has not read yet as one parcel, so that a burst is told once and a slow reader costs no memory: of
-more than `MOST_PENDING` things only the kind and the run are kept, which means that anything of it may have changed.
+A listener gets what it has not read yet as one parcel, so that a burst is told once and a slow reader costs no memory: past
+`MOST_PENDING` things it is told to ask for everything anew.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from art.errors import Overloaded
 from art.server.rates import Rates
@@ -27,6 +27,8 @@ PAUSE_SECONDS = 0.3
 KEEP_ALIVE_SECONDS = 15.0
 
 Key = tuple[str, str, str, str]
+RESYNC = Change(kind="resync", project="", name="", id="", status="", step=None)
+RESYNC_KEY: Key = ("resync", "", "", "")
 
 
 @dataclass(eq=False)
@@ -46,19 +48,20 @@ class Listener:
             return
         if self.name not in (None, change.name):
             return
+        if RESYNC_KEY in self.pending:  # everything will be asked for anew, this too
+            return
         key = (change.kind, change.project, change.name, change.id)
         if len(self.pending) >= MOST_PENDING and key not in self.pending:
-            self._thin()
-            change = replace(change, id="", status="", step=None)
-            key = (*key[:3], "")
+            self.resync()
+            return
         self.pending.pop(key, None)  # the newest stands last
         self.pending[key] = change
         self.news.set()
 
-    def _thin(self) -> None:
-        """Forget which things they were."""
-        kept = {(*key[:3], ""): change for key, change in self.pending.items()}
-        self.pending = {key: replace(change, id="", status="", step=None) for key, change in kept.items()}
+    def resync(self) -> None:
+        """In place of what it has not read: it must ask for everything anew."""
+        self.pending = {RESYNC_KEY: RESYNC}
+        self.news.set()
 
     def parcel(self) -> list[Change]:
         """Everything that was kept, oldest first."""
@@ -109,6 +112,11 @@ class Live:
             raise Overloaded(
                 f"{len(self._listeners)} pages listen already", hint="close some of them, and reload this one"
             )
+
+    def resync(self) -> None:
+        """Something changed, and nobody knows what."""
+        for listener in self._listeners:
+            listener.resync()
 
     @contextlib.contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:

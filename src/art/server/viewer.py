@@ -33,7 +33,6 @@ from art.server.state import Gateway
 from art.server.trainers import WorkerTrainer
 from art.server.upstreams import Upstreams
 from art.server.versions import Versions
-from art.store.changes import Change
 from art.store.records import Role
 from art.store.store import Store
 from art.store.viewing import ReadOnlyDatabase, view_store
@@ -76,7 +75,7 @@ async def view(
         with listening(settings) as sockets:
             async with (
                 _gateway(settings, store, sockets) as (gateway, key),
-                _following(gateway.live, database),
+                following(gateway.live, database),
             ):
                 await _answer(gateway, sockets, stop, lambda: on_ready(gateway, key))
     finally:
@@ -116,7 +115,7 @@ async def _gateway(
 
 
 @asynccontextmanager
-async def _following(live: Live, database: ReadOnlyDatabase) -> AsyncGenerator[None, None]:
+async def following(live: Live, database: ReadOnlyDatabase) -> AsyncGenerator[None, None]:
     """Tell the pages what another process writes into the folder, for the length of the `with`."""
     live.start()
     task = asyncio.create_task(_follow(live, database), name="folder")
@@ -139,9 +138,8 @@ async def _follow(live: Live, database: ReadOnlyDatabase) -> None:
         except ArtError as error:  # it is being written: the next look may be luckier
             logger.warning("what was written into the folder could not be read: %s", error)
             continue
-        live.publish(
-            [Change(*key, id="", status="", step=None) for key in found if found[key] != known.get(key)]
-        )
+        if found != known:
+            live.resync()
         signature, known = now, found
 
 

@@ -106,7 +106,7 @@ def memory_bytes() -> int:
 ROUTES = [
     ApiRoute(
         "GET", "/api/v1/views/events", Role.INFER, events,
-        "What changes, as it does: rollout, step, checkpoint, job, log", media_type="text/event-stream",
+        "What changes, as it does: rollout, step, checkpoint, job, log; resync: anything", media_type="text/event-stream",
     ),
     ApiRoute("GET", "/api/v1/views/server", Role.INFER, server_view, "How the server is, now", response=ServerView),
 ]  # fmt: skip

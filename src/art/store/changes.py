@@ -14,7 +14,7 @@ from art.store.sql import Conn
 
 logger = logging.getLogger(__name__)
 
-Kind = Literal["rollout", "step", "checkpoint", "job", "log", "sampled"]
+Kind = Literal["rollout", "step", "checkpoint", "job", "log", "sampled", "resync"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class Change:
     """One thing that is not as it was."""
 
     kind: Kind
-    """`step` is a train call that ended, `log` a row of figures; `sampled` is a choice that was recorded."""
+    """`step` is a train call that ended, `log` a row of figures; `sampled` is a choice that was recorded;
+    `resync` says that anything may have."""
     project: str
     name: str
     """Of the model."""
