@@ -50,7 +50,14 @@ class LangfuseTracker:
         """Langfuse's server."""
         place = host_of(self._base_url)
         away = not is_loopback(place)
-        return About(name="langfuse", place=place, leaves=away, rollouts=True, content=self._options.content)
+        return About(
+            name="langfuse",
+            place=place,
+            leaves=away,
+            figures=False,
+            rollouts=True,
+            content=self._options.content,
+        )
 
     def start(self, run: RunInfo) -> None:
         """Make the clients; nothing is sent yet. ConfigError without keys."""
@@ -113,7 +120,8 @@ class LangfuseTracker:
         return labels
 
     def log(self, row: Row) -> None:
-        """Rows have no place in Langfuse."""
+        """Never called: `about.figures` is False."""
+        raise AssertionError("it takes no figures")
 
     def rollouts(self, batch: RolloutBatch) -> None:
         """Traces, then their scores. InfraError when Langfuse does not take them."""

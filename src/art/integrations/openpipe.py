@@ -27,7 +27,14 @@ class OpenPipeTracker:
     def about(self) -> About:
         """The file."""
         place = f"{FILE} of the model" if self._options.file is None else str(self._options.file)
-        return About(name="openpipe", place=place, leaves=False, rollouts=True, content=self._options.content)
+        return About(
+            name="openpipe",
+            place=place,
+            leaves=False,
+            figures=False,
+            rollouts=True,
+            content=self._options.content,
+        )
 
     def start(self, run: RunInfo) -> None:
         """Open the file, readable by its owner alone; a resumed run adds to it."""
@@ -37,7 +44,8 @@ class OpenPipeTracker:
         os.close(os.open(self._path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
 
     def log(self, row: Row) -> None:
-        """Figures have no place in a request log."""
+        """Never called: `about.figures` is False."""
+        raise AssertionError("it takes no figures")
 
     def rollouts(self, batch: RolloutBatch) -> None:
         """A line for each call."""

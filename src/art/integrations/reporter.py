@@ -55,9 +55,10 @@ class Reporter:
         note_use(self._run.folder, tracker.about)
 
     def row(self, row: Row) -> None:
-        """Report a row of figures."""
+        """Report a row of figures to those trackers that take them."""
         for worker in self._workers.values():
-            worker.offer(Job("row", 1, lambda tracker: tracker.log(row)))
+            if worker.tracker.about.figures:
+                worker.offer(Job("row", 1, lambda tracker: tracker.log(row)))
 
     @property
     def takes_rollouts(self) -> bool:

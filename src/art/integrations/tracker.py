@@ -20,6 +20,8 @@ class About:
     """Where it keeps what it gets: a host, or a folder or file of this machine."""
     leaves: bool
     """Whether that can leave this machine."""
+    figures: bool = True
+    """Whether it takes rows; one that does not is never given any."""
     rollouts: bool = False
     """Whether it takes rollouts; one that does not is never given any."""
     content: bool = False
@@ -83,7 +85,7 @@ class Tracker(Protocol):
         ...
 
     def log(self, row: Row) -> None:
-        """Take one row."""
+        """Take one row. Only for `about.figures`."""
         ...
 
     def rollouts(self, batch: RolloutBatch) -> None:

@@ -19,7 +19,7 @@ _lock = threading.Lock()
 
 def what_goes(about: About) -> str:
     """What a tracker gets, for a person."""
-    parts = ["figures"]
+    parts = ["figures"] if about.figures else []
     parts += (
         ["rollouts with what was said, as the server keeps it"] if about.rollouts and about.content else []
     )

@@ -50,7 +50,14 @@ class WeaveTracker:
         """Weave's trace server."""
         place = host_of(os.environ.get("WF_TRACE_SERVER_URL") or CLOUD)
         away = not is_loopback(place)
-        return About(name="weave", place=place, leaves=away, rollouts=True, content=self._options.content)
+        return About(
+            name="weave",
+            place=place,
+            leaves=away,
+            figures=False,
+            rollouts=True,
+            content=self._options.content,
+        )
 
     def start(self, run: RunInfo) -> None:
         """Make the client, and the project where it does not exist. ConfigError without a key."""
@@ -77,7 +84,8 @@ class WeaveTracker:
         self._run = run
 
     def log(self, row: Row) -> None:
-        """Rows have no place in Weave."""
+        """Never called: `about.figures` is False."""
+        raise AssertionError("it takes no figures")
 
     def rollouts(self, batch: RolloutBatch) -> None:
         """A tree of calls for each rollout; the reward is in the rollout's output. Weave's error when they are not taken."""
