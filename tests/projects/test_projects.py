@@ -23,7 +23,7 @@ from art.testing.server import ArtServer
 SECONDS = 170
 BIN = Path(sys.executable).parent
 SMALL = {"run.steps": 2, "run.groups_per_step": 2, "run.rollouts_per_group": 4, "evaluation.rollouts": 1}
-ALWAYS = Template.QA
+ALWAYS = Template.BLACK_BOX
 
 pytestmark = pytest.mark.timeout(SECONDS)
 
@@ -78,7 +78,7 @@ def test_a_project_runs_as_it_is_written_with_a_server_of_its_own(
     """`art run` starts the server, gives it the file's settings, and refuses one that has others."""
     project = Project(tmp_path, ALWAYS, tiny_model_dir)
     assert "passed" in project.test(tiny_model_dir.parents[2])
-    assert project.check()["scenarios"] == 12
+    assert project.check()["scenarios"] == 8
     with (project.folder / "run.toml").open("a") as file:
         file.write('\n[server]\npath = "store"\n[engine]\nthreads = 1\n[trainer]\nthreads = 1\n')
     with LocalBackend(path=project.folder / "store") as held:  # the server outlives the run

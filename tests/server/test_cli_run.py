@@ -36,6 +36,10 @@ def score(answer, scenario):
 
 def nothing(answer):
     return 0.0
+
+
+def broken(scenario):
+    return scenario["no such key"]
 """
 TOML = """
 [model]
@@ -170,6 +174,7 @@ def test_the_first_ctrl_c_lets_the_batch_in_hand_end(place: Place) -> None:
     assert f"stopped after batch {end['batch']} of 50; run again, it goes on there" in place.errors
 
 
+@pytest.mark.extended
 def test_the_second_ctrl_c_stops_at_once(place: Place) -> None:
     process = place.start("slow", SLOWLY="1")
     assert process.stdout is not None
@@ -181,6 +186,16 @@ def test_the_second_ctrl_c_stops_at_once(place: Place) -> None:
     assert ended(process) == 128 + signal.SIGINT
     assert place.batch("slow") == 0
     assert "slow: stopped after batch 0 of 2" in place.errors
+    assert "Traceback" not in place.errors
+
+
+@pytest.mark.extended
+def test_an_agent_that_raises_is_told_from_art(place: Place) -> None:
+    said = place.run("raises", "--set", "run.agent=play:broken", status=1)
+    assert said[-1]["event"] == "start"
+    error = json.loads(place.errors.splitlines()[-1])["error"]
+    assert error["message"] == "the agent raised KeyError: 'no such key'"
+    assert "play.py, line 24; more of a batch's rollouts" in error["cause"]
     assert "Traceback" not in place.errors
 
 

@@ -234,6 +234,10 @@ class _Given:
         if from_file and (Path in known or _names_a_file(".".join(path), value)):
             assert self._file is not None
             return str((self._file.absolute().parent / Path(value).expanduser()).resolve())
+        if _names_a_file(
+            ".".join(path), value
+        ):  # so that it means the same where the settings are read again
+            return str(Path(value).expanduser().absolute())
         return value
 
     def _unknown_setting(

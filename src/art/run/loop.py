@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -12,7 +13,7 @@ from art.backends.server import TRAIN_SECONDS
 from art.config.budget import Budget
 from art.config.model import ModelConfig
 from art.config.resolved import kinds_of_origin, resolved
-from art.errors import DeadlineExceeded, NotFound
+from art.errors import AgentFailed, ArtError, DeadlineExceeded, NotFound
 from art.model import TrainableModel
 from art.rollouts.fit import fit
 from art.rollouts.fit_report import (
@@ -147,6 +148,10 @@ class Run:
             batch = done[-1].batch if done else info.batch
             self.display.say(stopped(model.name, batch=batch, steps=self.progress.steps))
             raise
+        except Exception as error:
+            if error is not self.progress.agent_error or isinstance(error, ArtError):
+                raise
+            raise _agent_failed(error, self.loaded.run.max_exceptions) from error
         return await self._outcome(model, done, spent)
 
     async def _fit(self, model: TrainableModel[Any, Any], done: list[FitStep]) -> str:
@@ -253,6 +258,15 @@ class Run:
             note=note,
             checkpoint_path=next((one.path for one in listed if one.step == info.step), None),
         )
+
+
+def _agent_failed(error: Exception, bound: float) -> AgentFailed:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return AgentFailed(
+        f"the agent raised {type(error).__name__}: {error}",
+        cause=f"in {place.filename}, line {place.lineno}; more of a batch's rollouts raised than run.max_exceptions={bound:g}",
+        hint="run one scenario by hand and correct what it raises, or raise run.max_exceptions",
+    )
 
 
 def _report(result: Any) -> FitStep:

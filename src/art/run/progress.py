@@ -41,6 +41,8 @@ class Progress:
     """Rollouts and training go on at the same time: there is one phase."""
     rewards: list[float] = field(default_factory=list)
     """Mean reward of each batch of this run."""
+    agent_error: Exception | None = None
+    """What the agent raised last."""
     sampled: int = 0
     """Tokens sampled in this run, evaluations included."""
     _since: float = field(default_factory=time.monotonic)
@@ -135,6 +137,7 @@ class WatchedAgent(RolloutAgent):
             done = await self._agent.rollout(model, scenario, limits=self._limits, **session_options)
         except Exception as error:
             if not is_infrastructure(error):  # those are run anew
+                self._progress.agent_error = error
                 self._ended(purpose, group, None)
             raise
         self._ended(purpose, group, done)
