@@ -71,9 +71,8 @@ def test_a_search_shows_its_hits_and_the_trajectory_marks_them(open_page: Any) -
     assert {hit.lower() for hit in hits} == {"kettle"}
     page.keyboard.press("Tab")
     page.get_by_test_id("rollouts-table").locator("a.row-link").first.click()
-    settled(page)
     bar = page.locator(".find-bar")
-    assert "1 of" in bar.inner_text()
+    bar.get_by_text("1 of").wait_for()
     assert page.evaluate("CSS.highlights.get('find').size") >= 1
     bar.get_by_role("button", name="Clear").click()
     bar.wait_for(state="detached")
@@ -209,10 +208,9 @@ def test_extremes_by_mouse_and_by_keyboard(open_page: Any, site: Site) -> None:
     page.keyboard.press("ArrowRight")
     assert scatter.locator(".scatter-read").inner_text() != first
     page.keyboard.press("Enter")
-    settled(page)
-    assert page.get_by_test_id("transcript").is_visible()
+    page.get_by_test_id("transcript").wait_for()
     page.go_back()
-    settled(page)
+    page.get_by_test_id("extremes-scatter").first.locator("path.point").first.wait_for()
     box = page.get_by_test_id("extremes-scatter").first.locator("path.point").first.bounding_box()
     assert box is not None
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)

@@ -34,8 +34,10 @@ def chat(site: Site, opened: dict[str, Any], text: str) -> None:
         assert json.load(answer)["choices"]
 
 
-def hash_of(page: Page) -> str:
-    return str(page.evaluate("location.hash"))
+def reach(page: Page, part: str) -> None:
+    """Wait until the address holds `part`, and the view of it has what it asked for."""
+    page.wait_for_function("(part) => location.hash.includes(part)", arg=part)
+    settled(page)
 
 
 def at(rollout: dict[str, Any], query: str = "") -> str:
@@ -45,13 +47,9 @@ def at(rollout: dict[str, Any], query: str = "") -> str:
 def test_three_clicks_from_the_runs_to_a_trajectory(open_page: Any) -> None:
     page = open_page("/")
     page.locator(f"[data-testid=runs-table] a[href='#{RUN_AT}/steps']").click()
-    settled(page)
     page.get_by_test_id("steps-table").locator("tbody tr").first.click()
-    settled(page)
-    assert "/groups?batch=" in hash_of(page)
     page.get_by_test_id("groups-table").locator("a.chip").first.click()
-    settled(page)
-    assert page.get_by_test_id("transcript").locator(".message").count() >= 2
+    page.get_by_test_id("transcript").locator(".message").nth(1).wait_for()
 
 
 def test_the_keyboard_walks_from_steps_to_groups_and_back(open_page: Any) -> None:
@@ -59,32 +57,33 @@ def test_the_keyboard_walks_from_steps_to_groups_and_back(open_page: Any) -> Non
     page.keyboard.press("j")
     page.keyboard.press("j")
     second = page.locator(":focus").inner_text()
-    page.keyboard.press("Enter")
-    settled(page)
     batch = re.search(r"\d+", second)
-    assert batch is not None
-    assert f"batch={batch[0]}" in hash_of(page)
+    assert batch is not None, "the second row has the focus"
+    page.keyboard.press("Enter")
+    reach(page, f"groups?batch={batch[0]}")
+    page.locator("[data-prev]").first.wait_for()
     page.keyboard.press("[")
-    settled(page)
-    assert f"batch={int(batch[0]) - 1}" in hash_of(page)
+    reach(page, f"groups?batch={int(batch[0]) - 1}")
+    page.get_by_text(f"batch {batch[0]} ›").wait_for()
     page.keyboard.press("]")
+    reach(page, f"groups?batch={batch[0]}")
+    page.get_by_role("heading", name=f"Groups of batch {batch[0]}").wait_for()
     settled(page)
     page.keyboard.press("j")
     page.keyboard.press("Enter")
-    settled(page)
-    assert page.get_by_test_id("group-columns").is_visible()
+    page.get_by_test_id("group-columns").wait_for()
     page.keyboard.press("j")
     page.keyboard.press("Enter")
-    settled(page)
-    assert page.get_by_test_id("transcript").is_visible()
+    page.get_by_test_id("transcript").wait_for()
+    page.locator("a[data-next]").first.wait_for()
+    before = page.evaluate("location.hash")
     page.keyboard.press("]")  # the next of its group
+    page.wait_for_function("(before) => location.hash !== before", arg=before)
     settled(page)
     page.keyboard.press("Escape")  # back to the group
-    settled(page)
-    assert page.get_by_test_id("group-columns").is_visible()
+    page.get_by_test_id("group-columns").wait_for()
     page.keyboard.press("Escape")
-    settled(page)
-    assert page.get_by_test_id("groups-table").is_visible()
+    page.get_by_test_id("groups-table").wait_for()
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +149,7 @@ def test_a_trajectory_says_what_was_said_and_what_became_of_it(open_page: Any, s
     assert '{\n  "order":' in tool.locator(".text").inner_text()
     fates = transcript.locator(".fate .status").all_inner_texts()
     assert "trained" in fates
-    assert page.get_by_test_id("note-form").is_visible()
+    page.get_by_test_id("note-form").wait_for()
 
 
 def test_branches_can_be_clicked_through(open_page: Any, site: Site) -> None:
@@ -165,7 +164,7 @@ def test_branches_can_be_clicked_through(open_page: Any, site: Site) -> None:
     assert page.locator(f".transcript [data-call='{number}']").count() == 0
     hidden.click()
     page.wait_for_selector(f".transcript [data-call='{number}']")
-    assert f"call={number}" in hash_of(page)
+    reach(page, f"call={number}")
     page.reload()
     settled(page)
     assert page.locator(f".transcript [data-call='{number}']").count() == 1
@@ -214,7 +213,7 @@ def test_tokens_are_those_that_were_sampled(open_page: Any, site: Site) -> None:
     tip = view.locator(".token-tip")
     assert str(told["ids"][1]) in tip.inner_text()
     assert f"{told['logprob'][1]:.3f}".replace("-", "−") in tip.inner_text()
-    assert page.locator(".token-legend").get_by_text("nats").is_visible()
+    page.locator(".token-legend").get_by_text("nats").wait_for()
 
 
 def test_tokens_by_keyboard(open_page: Any, site: Site) -> None:
@@ -323,8 +322,8 @@ def test_a_flag_and_a_note_are_kept(open_page: Any, site: Site) -> None:
     page.reload()
     settled(page)
     assert form.get_by_label("bad").is_checked()
-    assert form.get_by_text("set ").is_visible()
-    assert page.locator(".toolbar .flag-bad").is_visible()
+    form.get_by_text("set ").wait_for()
+    page.locator(".toolbar .flag-bad").wait_for()
 
 
 def test_a_folder_that_is_only_looked_at_shows_tokens_and_takes_no_notes(
@@ -351,18 +350,18 @@ def test_what_an_agent_says_is_text_and_nothing_else(open_page: Any, site: Site)
     assert HOSTILE in message.locator(".text-part").evaluate("(part) => part.textContent")
     assert page.locator(".transcript img, .transcript script").count() == 0
     assert not page.title().startswith(("1", "2"))
-    assert message.get_by_text("unseen characters").is_visible()
+    message.get_by_text("unseen characters").wait_for()
     page.get_by_label("White space").check()
     assert "‹U+202E›evil‹U+200B›" in message.locator(".text-part").evaluate("(part) => part.textContent")
     show(page, f"{RUN_AT}/scenarios/{quote('hostile/<b>one</b>', safe='')}")
-    assert page.get_by_role("heading", name="Scenario hostile/<b>one</b>").is_visible()
+    page.get_by_role("heading", name="Scenario hostile/<b>one</b>").wait_for()
 
 
 def test_a_rollout_that_runs_is_seen_to_grow(open_page: Any, site: Site) -> None:
     opened = site.ask("POST", "rollouts", {"model": "/".join(RUN)})
     page = open_page(f"{RUN_AT}/rollouts/{opened['rollout_id']}")
     page.wait_for_selector("[data-testid=live]:text('live')")
-    assert page.get_by_text("The agent has not called the model yet.").is_visible()
+    page.get_by_text("The agent has not called the model yet.").wait_for()
     chat(site, opened, "Where is my parcel?")
     page.locator(".transcript .message.role-user").get_by_text("Where is my parcel?").wait_for()
     site.ask("POST", f"rollouts/{opened['rollout_id']}/finish", {})

@@ -87,11 +87,11 @@ def test_slash_goes_to_the_filter_and_letters_stay_letters_there(open_page: Any)
 def test_help_opens_with_a_question_mark_and_keeps_the_focus(open_page: Any) -> None:
     page = open_page("/")
     page.keyboard.press("?")
-    assert page.get_by_test_id("help").is_visible()
+    page.get_by_test_id("help").wait_for()
     page.keyboard.press("j")
     assert page.evaluate("document.querySelector('dialog').contains(document.activeElement)")
     page.keyboard.press("Escape")
-    assert page.get_by_test_id("help").count() == 0
+    page.get_by_test_id("help").wait_for(state="detached")
     assert address(page) == "#/", "Esc closed the help and went nowhere"
 
 
