@@ -20,7 +20,7 @@ TORCH_ARGS ?=
 # (docs/supply-chain.md).
 HASHES ?=
 
-.PHONY: help setup demo test test-faults test-extended test-clients test-trl hostile fuzz fuzz-parsers test-templates lint format audit sbom lock bench-engine bench-gateway bench-demo bench-train study bench-deterministic test-kills test-swaps test-load mutations clean
+.PHONY: help setup demo test test-faults test-browser test-extended test-clients test-trl test-trackers test-trackers-short hostile fuzz fuzz-parsers test-templates test-projects lint format audit sbom lock bench-engine bench-gateway bench-demo bench-dashboard bench-train study bench-deterministic test-kills test-swaps test-load mutations clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets, a line each
@@ -46,10 +46,17 @@ demo: $(STAMP) ## Train SmolLM2-135M on a tool agent and show before and after (
 
 # Three files at a time on two cores: many tests wait for a process. Files that kill things run by themselves, below.
 test: $(STAMP) ## Run the tests (ARGS="-k name" for some of them)
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --ignore tests/faults $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --ignore tests/faults --ignore tests/browser $(ARGS)
 
 test-faults: $(STAMP) ## Kill, freeze and starve the real processes, and see what is lost
 	ART_FAULTS_JSON=$(CURDIR)/benchmarks/results/faults.json $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/faults $(ARGS)
+
+# A browser is no Python package: as root on Debian it is installed, elsewhere its tests are counted as absent without it.
+test-browser: $(STAMP) ## The dashboard in a real Chromium, by mouse and keyboard; pictures in build/screenshots
+	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null; } || exit 0; \
+		command -v chromium > /dev/null || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends chromium fonts-dejavu-core > /dev/null; }
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/browser $(ARGS)
 
 # Other people's libraries have other people's requirements: they never meet ours.
 CLIENTS := .venv-clients
@@ -81,6 +88,28 @@ $(TRL_STAMP): benchmarks/peers/requirements.txt
 	$(TRL)/bin/python -m pip --disable-pip-version-check install --quiet --requirement benchmarks/peers/requirements.txt
 	@touch $@
 
+# Trackers bring a hundred packages with them, and ART's client is all of ours that their tests need.
+TRACKERS := .venv-trackers
+TRACKERS_STAMP := $(TRACKERS)/.installed
+TRACKERS_SHORT := .venv-trackers-short
+TRACKERS_SHORT_STAMP := $(TRACKERS_SHORT)/.installed
+
+test-trackers: $(TRACKERS_STAMP) ## Trackers by their real libraries, values read back (W&B, Weave, Langfuse, MLflow, Trackio, ...)
+	ART_TRACKERS=wandb,weave,langfuse,mlflow,trackio,tensorboard PYTHONPATH=$(CURDIR)/src $(TRACKERS)/bin/python -m pytest tests/trackers $(ARGS)
+
+$(TRACKERS_STAMP): tests/trackers/requirements.txt
+	@test -x $(TRACKERS)/bin/python || $(PYTHON) -m venv $(TRACKERS)
+	$(TRACKERS)/bin/python -m pip --disable-pip-version-check install --quiet --requirement $<
+	@touch $@
+
+test-trackers-short: $(TRACKERS_SHORT_STAMP) ## The same for those whose libraries are installed within a minute
+	ART_TRACKERS=wandb,langfuse,trackio,tensorboard PYTHONPATH=$(CURDIR)/src $(TRACKERS_SHORT)/bin/python -m pytest tests/trackers $(ARGS)
+
+$(TRACKERS_SHORT_STAMP): tests/trackers/requirements-short.in tests/trackers/requirements.txt
+	@test -x $(TRACKERS_SHORT)/bin/python || $(PYTHON) -m venv $(TRACKERS_SHORT)
+	$(TRACKERS_SHORT)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/trackers/requirements.txt --requirement $<
+	@touch $@
+
 # A few of these run in every `make test`, always the same ones; here each run takes others and prints its seed.
 WALKS ?= 100
 TIMES ?= 30
@@ -109,6 +138,9 @@ test-templates: $(STAMP) ## Every chat template of TRL and tokenizer of mistral-
 	$(PIP) install --quiet --upgrade --no-deps --target $(TEMPLATES) trl mistral-common
 	ART_TRL_TEMPLATES=$(TEMPLATES)/trl/chat_templates ART_MISTRAL_TOKENIZERS=$(TEMPLATES)/mistral_common/data \
 		ART_TEMPLATE_EXAMPLES=$(EXAMPLES) $(BIN)/python tests/contract/templates_run.py
+
+test-projects: $(STAMP) ## What `art init` writes: each project's own tests, lint, types, and two steps of training
+	$(BIN)/python -m pytest -m "" tests/projects $(ARGS)
 
 lint: $(STAMP) ## Ruff, strict types, import contracts, limits on long modules and functions
 	$(BIN)/ruff check .
@@ -154,6 +186,9 @@ bench-gateway: $(STAMP) ## What the gateway adds to its engine's pace, 1,000 str
 bench-demo: $(STAMP) ## The demo on both tasks and three seeds against its bars (about an hour)
 	$(BIN)/python benchmarks/bench_demo.py $(ARGS)
 
+bench-dashboard: $(STAMP) ## The dashboard over 100,000 trajectories: lists, first view, 30,000 tokens (seeds a store first, ten minutes)
+	$(BIN)/python benchmarks/bench_dashboard.py $(ARGS)
+
 bench-train: $(STAMP) $(TRL_STAMP) ## A GRPO step against TRL, training against a plain PEFT loop, tries, memory (twenty minutes)
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python benchmarks/bench_train.py --trl-python $(TRL)/bin/python $(ARGS)
 
@@ -178,4 +213,4 @@ mutations: $(STAMP) ## Put 15 known faults into the code, one by one, and see th
 	$(BIN)/python tests/mutations/run.py $(ARGS)
 
 clean: ## Remove .venv and caches
-	rm -rf $(VENV) $(AUDIT) $(CLIENTS) $(TRL) $(TEMPLATES) tests/clients/node/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
+	rm -rf $(VENV) $(AUDIT) $(CLIENTS) $(TRL) $(TRACKERS) $(TRACKERS_SHORT) $(TEMPLATES) tests/clients/node/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

@@ -109,7 +109,7 @@ _HOMES = {
     "wrap": "art.rollouts.wrap",
     "yield_trajectory": "art.rollouts.yielded",
 }
-_MODULES = ("errors", "evals", "pipeline_trainer", "rewards", "utils")
+_MODULES = ("costs", "errors", "evals", "metrics", "pipeline_trainer", "plot", "rewards", "utils")
 """Submodules that `art.name` reaches without an import of their own."""
 
 

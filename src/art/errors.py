@@ -16,7 +16,9 @@ ArtError                          what happened, why, what to do, and a stable c
 ├── Unauthorized                  no key, or a wrong one
 │   └── Forbidden                 a known key without the right, or a name that is not the server's
 ├── Conflict                      the thing exists or is in a state that forbids the request
-│   └── NoTrajectory              a trajectory was asked for where none is made (also a RuntimeError)
+│   ├── NoTrajectory              a trajectory was asked for where none is made (also a RuntimeError)
+│   ├── FixedValue                a value that was given once and cannot be another (also a ValueError)
+│   └── ReadOnly                  a change, or a sample, asked of what only shows a folder (`art ui`)
 ├── Overloaded                    a bounded queue is full; try again after a while
 │   └── QuotaExceeded             a key has used up one of its quotas; try again when it is free again
 ├── LimitReached                  a rollout has used what its limits allow
@@ -148,6 +150,18 @@ class NoTrajectory(Conflict, RuntimeError):
     """A trajectory was asked for outside of what makes one. Programs catch it as a RuntimeError too."""
 
     code = "no_trajectory"
+
+
+class FixedValue(Conflict, ValueError):
+    """A value that was given once and cannot become another. Programs catch it as a ValueError too."""
+
+    code = "fixed_value"
+
+
+class ReadOnly(Conflict):
+    """A change, or a sample, asked of a server that only shows what a folder holds."""
+
+    code = "read_only"
 
 
 class Overloaded(ArtError):

@@ -5,9 +5,10 @@ Such a name raises an AttributeError like any unknown one, so `hasattr` is False
 
 from __future__ import annotations
 
-_METRICS = "pass metrics to model.log(metrics={...}), or put them into a trajectory's metrics"
-_WANDB = "nothing is sent to a tracker; model.log writes history.jsonl beside the checkpoints"
 _FILES = "a checkpoint is a folder in PEFT's format: train(...).checkpoint_path names it"
+_COSTS = (
+    "LocalBackend(gpu_cost_per_hour_usd=...) prices the machine, model.metrics_builder() counts paid models"
+)
 _ANY_AGENT = "art.wrap(agent, reward) takes the agent as it is"
 
 MODULE = {
@@ -18,15 +19,10 @@ MODULE = {
     "dev": "its classes are plain dicts here: model._internal_config = {...} and train(..., _config={...})",
     "langgraph": _ANY_AGENT,
     "mcp": "scenarios are any list of yours; " + _ANY_AGENT,
-    "metrics": _METRICS,
 }
 MODEL = {
-    "update_wandb_config": _WANDB,
-    "_get_wandb_run": _WANDB,
-    "metrics_builder": _METRICS,
-    "activate_metrics_context": _METRICS,
-    "cost_calculator": _METRICS,
-    "set_cost_calculator": _METRICS,
+    "cost_calculator": _COSTS,
+    "set_cost_calculator": _COSTS,
 }
 BACKEND = {
     "_train_sft": "await model.train_sft(trajectories) trains and records one step",

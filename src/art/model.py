@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Generic
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 from typing_extensions import TypeVar
 
-from art.backends.handover import as_groups, log_request
+from art.backends.handover import as_groups
 from art.backends.options import internal_config, model_config, one_name, refuse_server_options, require_json
 from art.config.model import LoraConfig, ModelConfig
 from art.errors import ConfigError
+from art.integrations.tracking import Reporting, Tracking
 from art.missing import MODEL, explain
+from art.model_log import Logging, ModelLog
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import wire
 from art.utils.background import run_blocking
@@ -39,7 +41,7 @@ DEFAULT_PATH = ".art"
 """Where a model's files lie; a model on a LocalBackend takes over the backend's folder."""
 
 
-class Model(BaseModel, Generic[ConfigT, StateT]):
+class Model(Logging, Reporting, BaseModel, Generic[ConfigT, StateT]):
     """A model by name, for prompting and logging. See TrainableModel for one that learns."""
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -62,6 +64,8 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
     _setting_up: asyncio.Task[None] | None = PrivateAttr(None)
     _step: int | None = PrivateAttr(None)
     _openai: Any = PrivateAttr(None)
+    _log: ModelLog = PrivateAttr(default_factory=ModelLog)
+    _tracking: Tracking | None = PrivateAttr(None)
 
     def __init__(
         self,
@@ -122,6 +126,11 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
 
     # -- registration
 
+    @property
+    def served(self) -> bool:
+        """Whether a server keeps the model: it trains, and has a backend."""
+        return self._backend is not None and self.server_config() is not None
+
     def backend(self) -> Backend:
         """The registered backend; ConfigError when there is none."""
         if self._backend is None:
@@ -135,6 +144,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         """Connect the model with a backend. Await the result to set it up now; else first use does."""
         refuse_server_options(_openai_client_config)
         require_json(self.config)
+        self.tracking.require()
         if backend is not self._backend:
             self._backend, self._registered, self._openai = backend, False, None
         return LazyCoroutine(self.ready)
@@ -153,6 +163,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
     async def _set_up(self) -> None:
         await self.backend().register(self)
         self._registered = True
+        self._log.begin()
 
     def _ready_now(self) -> None:
         if not self._registered and self._backend is not None and self.server_config() is not None:
@@ -220,27 +231,38 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
             "temperature": 1,
         }
 
+    def _repr_html_(self) -> str:
+        from art.notebook import model_html
+
+        names = {"name": f"{self.project}/{self.name}", "base model": str(getattr(self, "base_model", ""))}
+        return model_html({key: text for key, text in names.items() if text}, self.files().history())
+
     # -- state
 
     def safe_model_dump(self) -> dict[str, Any]:
         """`model_dump` without the program's own config."""
         return {**self.model_dump(exclude={"config"}), "config": None}
 
-    def _files(self) -> ModelFiles:
+    def logbook(self) -> ModelLog:
+        """What this program has logged of the model."""
+        return self._log
+
+    def files(self) -> ModelFiles:
+        """The model's files on this side."""
         return ModelFiles(Path(self.base_path) / self.project / "models" / self.name)
 
     def read_state(self) -> StateT | None:
         """The program's own state, kept beside the checkpoints; None when never written."""
-        state: StateT | None = self._files().read_state()
+        state: StateT | None = self.files().read_state()
         return state
 
     def overwrite_state(self, state: StateT) -> None:
         """Replace the state (atomically)."""
-        self._files().write_state(dict(state))
+        self.files().write_state(dict(state))
 
     def merge_state(self, state: StateT) -> StateT:
         """Merge into the state, nested dicts key by key; returns the whole."""
-        merged: Any = self._files().merge_state(state)
+        merged: Any = self.files().merge_state(state)
         result: StateT = merged
         return result
 
@@ -248,34 +270,9 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         """Older name of `overwrite_state`."""
         self.overwrite_state(state)
 
-    # -- logging
-
     async def get_step(self) -> int:
         """The latest published step; 0 for a model that does not train."""
         return 0
-
-    async def log(
-        self,
-        trajectories: Iterable[TrajectoryGroup] | Iterable[Trajectory | BaseException] | None = None,
-        split: str = "val",
-        *,
-        metrics: Mapping[str, float] | None = None,
-        step: int | None = None,
-    ) -> None:
-        """Record trajectories (groups or loose ones) and metrics of a split at a step.
-
-        One row goes to history.jsonl: averages of the trajectories under `{split}/...`, and `metrics`.
-        """
-        groups = as_groups(trajectories, "log")
-        at = await self.get_step() if step is None else step
-        await self._record(log_request(groups, metrics or {}, split=split, step=at, sent=True))
-
-    async def _record(self, request: wire.LogRequest) -> None:
-        if self._backend is not None and self.server_config() is not None:
-            await self.ready()
-            await self.backend().log(self, request)
-            return
-        await asyncio.to_thread(self._files().log, request)
 
 
 class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
@@ -376,8 +373,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         groups = as_groups(trajectory_groups, "train")
         result = await self.backend().train(self, groups, config=config, **options)
         # The groups are with the server since the train call; only their averages are sent again.
-        await self._record(log_request(groups, result.metrics, split="train", step=result.step, sent=False))
-        return result
+        return await self.log_result(groups, result)
 
     async def train_sft(
         self,
@@ -389,8 +385,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         """Supervised fine-tuning on what the assistant says, recorded as one step: `backend.train_sft` and `log`."""
         train = self.backend().train_sft
         result = await train(self, trajectories, config=config, _config=_config, verbose=verbose)
-        await self._record(log_request([], result.metrics, split="train", step=result.step, sent=False))
-        return result
+        return await self.log_result([], result)
 
     async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward") -> list[int]:
         """Delete all checkpoints but the latest and the best by a metric; returns the deleted steps."""

@@ -144,6 +144,8 @@ class Trajectory(BaseModel):
     """The server's rollout; set by `gather` and `art.rollout`."""
     selects_rollout: bool = False
     """True: all recorded calls of `rollout_id` are this trajectory's, whatever the messages say."""
+    sampled_tokens: int | None = Field(default=None, exclude=True)
+    """Of its recorded calls, as the server counted them when the rollout ended; None where that is not known."""
 
     if not TYPE_CHECKING:  # a declared __setattr__ would make every misspelt attribute type-check
 
@@ -184,6 +186,11 @@ class Trajectory(BaseModel):
             "additional_histories": [history.messages() for history in self.additional_histories],
             "logs": list(self.logs),
         }
+
+    def _repr_html_(self) -> str:
+        from art.notebook import trajectory_html
+
+        return trajectory_html(self)
 
     def __str__(self) -> str:
         return f"Trajectory(reward={self.reward}, metrics={self.metrics}, metadata={self.metadata})"
@@ -261,6 +268,11 @@ class TrajectoryGroup(BaseModel):
     def log(self, message: str) -> None:
         """Add a line to the group's log."""
         self.logs.append(message)
+
+    def _repr_html_(self) -> str:
+        from art.notebook import group_html
+
+        return group_html(self)
 
     def __iter__(self) -> Iterator[Trajectory]:  # type: ignore[override]
         return iter(self.trajectories)

@@ -32,7 +32,6 @@ EXPECTED_TO_FAIL = {
     "prog_03_langgraph": "art.langgraph",
     "prog_04_mcp_scenarios": "art.mcp",
     "prog_06_pipeline_trainer/logged_files": "model.log's trajectories/{split}/{step:04d}.parquet",
-    "prog_07_benchmark_charts": "art.utils.benchmarking",
     "prog_10_serverless": "art.ServerlessBackend and ServerlessTrainResult",
 }
 """Check -> the part that is missing."""

@@ -30,7 +30,13 @@ FILES = (
     "docs/supply-chain.md",
     "docs/load.md",
     "docs/failures.md",
+    "docs/dashboard.md",
+    "docs/run.md",
     "docs/sensitive-data.md",
+    "docs/metrics.md",
+    "docs/export.md",
+    "docs/cli.md",
+    "docs/trackers.md",
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

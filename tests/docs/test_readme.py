@@ -194,8 +194,8 @@ def run_retention(place: Place, text: str) -> None:
     assert "deleted 30 days after a rollout's end" in done.stdout
 
 
-def run_curl(place: Place, text: str) -> None:
-    """Needs the server of the `art serve` block, and a model on it."""
+def register_model(place: Place) -> None:
+    """Needs the server of the `art serve` block; a model on it."""
     start_serve(place, "art serve --path runs --port 7999")
     register = (
         "import asyncio, art, os\n"
@@ -205,6 +205,20 @@ def run_curl(place: Place, text: str) -> None:
         "asyncio.run(main())\nprint('registered')\n"
     )
     run_python(place, Block("", "python", register))
+
+
+def run_export(place: Place, text: str) -> None:
+    """What the server has of the model, which may be nothing."""
+    register_model(place)
+    done = place.run(text)
+    assert done.returncode == 0, done.stderr
+    assert " records of my-project/my-agent in agent.jsonl" in done.stdout
+    assert (place.folder / "agent.jsonl").exists()
+
+
+def run_curl(place: Place, text: str) -> None:
+    """Needs a model on the server."""
+    register_model(place)
     done = place.run(place.cheap(text))
     opened = json.loads(done.stdout)
     assert opened["base_url"].endswith(f"/r/{opened['rollout_id']}/v1"), done.stdout
@@ -222,7 +236,7 @@ def run_ci(place: Place, text: str) -> None:
     done = place.run(f"cd {clone} && PATH={tools}:$PATH {text}")
     assert done.returncode == 0, done.stderr
     assert (place.folder / "asked").read_text().split() == [
-        *("setup", "lint", "test", "test-faults", "fuzz-parsers")
+        *("setup", "lint", "test", "test-faults", "test-browser", "test-trackers-short", "fuzz-parsers")
     ]
     assert place.run(f"cd {clone} && FAIL=lint PATH={tools}:$PATH {text}").returncode != 0
 
@@ -256,6 +270,16 @@ def run_rollouts(place: Place, text: str) -> None:
     assert len((place.folder / "groups.jsonl").read_text().splitlines()) == 2
 
 
+def run_project(place: Place, text: str) -> None:
+    """`art init`, `art config check` and `art run`, with the tiny model on the server that runs here already."""
+    small = "--steps 2 --set run.groups_per_step=1 --set run.rollouts_per_group=3 --set evaluation.rollouts=1"
+    cheaper = text.replace("--template qa", f"--template qa --base-model {place.tiny}")
+    done = place.run(f"set -e\n{cheaper} {small} --path {place.folder / '.art'}")
+    assert done.returncode in (0, 3), done.stderr + done.stdout  # 3: so few runs may all get the same reward
+    assert "12 scenarios, 6 held out" in done.stdout
+    assert "batch 2/2" in done.stderr
+
+
 SHELL: dict[str, Callable[[Place, str], None]] = {
     "make demo": run_make_demo,
     "make test": run_make_test,
@@ -268,8 +292,10 @@ SHELL: dict[str, Callable[[Place, str], None]] = {
     "art data purge --project my-project --older-than 90d --path runs": run_purge,
     "art data retention set --project my-project --keep 30d --path runs": run_retention,
     "curl -s http://127.0.0.1:7999/api/v1/rollouts \\": run_curl,
+    "art export my-project/my-agent --out agent.jsonl --path runs": run_export,
     ".ci/run": run_ci,
     "art doctor --base-model HuggingFaceTB/SmolLM2-135M-Instruct": run_doctor,
+    "art init qa-demo --template qa": run_project,
     "cat > agent.py <<'END'": run_rollout,
     "cat > cities.jsonl <<'END'": run_rollouts,
 }

@@ -90,7 +90,7 @@ def trained(disk: Disk, clock: Clock, judge: SilentJudge, tiny_model_dir: Path) 
     server = ArtServer(
         disk.folder / "server",
         engine="torch",
-        arguments=["--upstream", f"judge={judge.url},timeout=2"],
+        arguments=["--set", f"server.upstreams.judge={judge.url},timeout=2"],
         environment=environment,
     ).start()
     trained = Trained(server, tiny_model_dir)

@@ -41,6 +41,8 @@ from art.types.jobs import CheckpointInfo, ResolvedBaseModel
 
 ROLES = tuple(role.value for role in Role)
 PROBE = [1, 2, 3, 4]
+GROUP = "flock/1"
+SCENARIO = "flight/1"
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,11 @@ class World:
         """A rollout with a response and a message, one that has ended, a job that was cancelled, and a key."""
         side = Side(project, model, rollout, ended_rollout=f"{rollout}-ended")
         wire_name = f"{project}/{model}"
-        opened = await self.must("POST", "/api/v1/rollouts", {"model": wire_name, "rollout_id": rollout})
+        opened = await self.must(
+            "POST",
+            "/api/v1/rollouts",
+            {"model": wire_name, "rollout_id": rollout, "group_id": GROUP, "scenario_id": SCENARIO},
+        )
         side.scoped_key = opened["api_key"]
         await self.must("POST", "/api/v1/rollouts", {"model": wire_name, "rollout_id": side.ended_rollout})
         said = {"model": wire_name, "input": "hello"}
@@ -200,6 +206,7 @@ async def world(root: Path, base: Path) -> AsyncIterator[World]:
     resolved = ResolvedBaseModel(
         name="tiny", path=str(base), sha256="x", parameters=1, context_length=1024, source="folder"
     )
+    gateway.live.close()  # a stream of changes ends at once: nobody here reads one on
     made = World(gateway, build_app(gateway), resolved)
     made.admin = (root / "server" / "admin.key").read_text().strip()
     try:
@@ -236,6 +243,9 @@ def bodies_of(side: Side) -> dict[str, Any]:
         "POST /api/v1/keys": {"role": "infer", "project": side.project},
         "PATCH /api/v1/keys/{key_id}": {"quotas": {"calls_per_minute": 60}},
         "POST /api/v1/keys/{key_id}/rotate": {"grace_seconds": 3600},
+        "PUT /api/v1/rollouts/{rollout_id}/note": {"flag": "check"},
+        "PUT /api/v1/views/saved/{project}": {"name": "mine", "location": "#/"},
+        "PUT /api/v1/models/{project}/{name}/run-config": {"config": {"steps": 3}},
         "POST /api/v1/data/purge": {"project": side.project, "dry_run": True},
         "POST /api/v1/data/retention": {"project": side.project, "keep_seconds": 1e9, "dry_run": True},
     }
@@ -262,6 +272,8 @@ def path_of(route: str, side: Side) -> str:
         "{job_id}": side.job,
         "{key_id}": side.key_id,
         "{response_id}": side.response,
+        "{scenario_id:path}": SCENARIO,
+        "{group_id:path}": GROUP,
         "{model:path}": f"{side.project}/{side.model}",
         "{route:path}": "rerank",
     }
@@ -273,4 +285,5 @@ def path_of(route: str, side: Side) -> str:
 def asked_of(side: Side, route: str) -> Asked:
     """The request of a route, such as `GET /api/v1/models`."""
     method, path = route.split()
-    return Asked(method, path_of(path, side), bodies_of(side).get(route))
+    query = f"?call_id={side.response.removeprefix('resp_')}" if path.endswith("/tokens") else ""
+    return Asked(method, path_of(path, side) + query, bodies_of(side).get(route))

@@ -188,8 +188,9 @@ class TestHistory:
             "metrics": {"loss/train": 0.5, "seen": 3},
         }  # fmt: skip
         for _ in range(2):
-            assert served.api("POST", "models/tests/beta/log", body) == {"rollouts": 2}
+            answer = served.api("POST", "models/tests/beta/log", body)
         (row,) = served.api("GET", "models/tests/beta/history")["rows"]
+        assert answer == {"rollouts": 2, "row": row}
         assert row["val/reward"] == 0.5
         assert row["val/reward_std_dev"] == 0.5
         assert row["val/won"] == 0.5

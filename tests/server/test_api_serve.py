@@ -88,7 +88,7 @@ def test_settings_that_cannot_work(
 def test_version_and_help() -> None:
     assert art("--version").stdout.startswith("art ")
     assert "serve" in art("--help").stdout
-    assert "--stop-with-clients" in art("serve", "--help").stdout
+    assert "--deterministic" in art("serve", "--help").stdout
     assert art("sevre").returncode == 2
 
 

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from chat_kit import Served
 
-from art.cli._time import seconds_of
+from art.cli._units import seconds_of
 from art.cli._usage import WrongUsage
 from art.cli.key import change_quotas, line
 from art.errors import ConfigError
@@ -115,7 +115,7 @@ def test_spans_of_time() -> None:
         43200,
         2592000,
     ]
-    for wrong in ("", "5", "1w", "-1h", "1.5h", "٣h"):
+    for wrong in ("", "5", "1y", "-1h", "1,5h", "٣h"):
         with pytest.raises(ConfigError, match="--expires"):
             seconds_of(wrong, "--expires")
 

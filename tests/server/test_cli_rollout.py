@@ -437,8 +437,17 @@ def test_a_folder_is_enough_and_groups_train(tmp_path: Path, tiny_model_dir: Pat
     )
     (tmp_path / "s.jsonl").write_text('{"id": "a"}\n')
     line = [sys.executable, "-m", "art.cli", "rollouts", "--path", "runs", "--model", "shop/agent"]
-    line += ["--base-model", str(tiny_model_dir), "--scenarios", "s.jsonl", "--group", "12", "--seed", "3"]
-    line += ["--train", "--learning-rate", "1e-3", "--json", "--", *program]
+    line += [
+        "--base-model",
+        str(tiny_model_dir),
+        "--scenarios",
+        "s.jsonl",
+        "--group",
+        "12",
+        "--set",
+        "rollout.seed=3",
+    ]
+    line += ["--train", "--set", "train.learning_rate=1e-3", "--json", "--", *program]
     done = subprocess.run(line, capture_output=True, text=True, timeout=150, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

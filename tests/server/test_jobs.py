@@ -327,3 +327,41 @@ def test_retention_keeps_the_latest_and_the_last_few(trained: Trained) -> None:
     assert on_disk == steps
     missing = trained.raw("POST", "/v1/chat/completions", {"model": f"{MODEL}@1", "messages": []})
     assert missing.status_code in (400, 404)
+
+
+def test_a_runs_figures_are_summed_up_once(trained: Trained) -> None:
+    """What a batch's rollouts took is in its result, with what the run has come to; rows of it add nothing twice."""
+    group = trained.group([0.0, 1.0, 0.0, 1.0])
+    group["metadata"] = {"scenario_id": f"scenario {uuid.uuid4().hex}"}
+    first = trained.finished(trained.submit([group]).json()["job_id"])["result"]["metrics"]
+    other = trained.group([0.0, 1.0])
+    other["metadata"] = group["metadata"]
+    second = trained.finished(trained.submit([other]).json()["job_id"])["result"]["metrics"]
+
+    calls = [call for item in group["trajectories"] for call in trained.rollout(item["rollout_id"])["calls"]]
+    tokens = sum(choice["token_count"] for call in calls for choice in call["choices"])
+    assert first["data/step_actor_tokens"] == tokens > 0
+    assert first["data/step_num_calls"] == len(calls) == 4
+    assert first["offpolicy/max_steps"] == 0
+    began, ended = (f(call[at] for call in calls) for f, at in ((min, "started_at"), (max, "finished_at")))
+    assert 0 < first["time/step_actor_s"] <= ended - began + 1e-6
+    assert (
+        second["data/cum/actor_tokens"] == first["data/cum/actor_tokens"] + second["data/step_actor_tokens"]
+    )
+    assert second["data/cum/num_trajectories"] == first["data/cum/num_trajectories"] + 2
+    assert second["data/cum/num_unique_scenarios"] == first["data/cum/num_unique_scenarios"]
+    trainer = second["data/cum/trainer_tokens"] / second["time/cum/trainer_s"]
+    assert second["throughput/avg_trainer_tok_per_s"] == pytest.approx(trainer)
+
+    row = {"costs/train/judge": 0.5, "time/step_wall_s": 2.0}
+    body = {"split": "train", "step": 1, "groups": [], "metrics": {**second, **row}}
+    logged = []
+    for at in ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"):
+        logged.append(trained.api("POST", f"models/{MODEL}/log", {**body, "recorded_at": at})["row"])
+    assert logged[0] == logged[1], "the same request is the same row"
+    costs = [answer["costs/cum/all"] for answer in logged]
+    assert costs[2] - costs[0] == pytest.approx(0.5), "another row is another cost"
+    for answer in logged:
+        assert answer["data/cum/actor_tokens"] == second["data/cum/actor_tokens"], (
+            "the train call counted them"
+        )

@@ -22,7 +22,9 @@ from art.server import openapi
 from art.server.app import api_routes
 
 SCHEMA = schemathesis.openapi.from_dict(openapi.describe(api_routes(), version="1"))
-OPERATIONS = [found.ok() for found in SCHEMA.get_all_operations()]
+ENDLESS = {"GET /api/v1/views/events"}
+"""Streams that end with the client, which is asked in test_views_detail.py."""
+OPERATIONS = [found.ok() for found in SCHEMA.get_all_operations() if found.ok().label not in ENDLESS]
 EXAMPLES = 3
 """Per operation and mode, in an ordinary run: what fits into 20 seconds."""
 KNOWN = {"project": "tests", "name": "alpha", "model": "tests/alpha"}

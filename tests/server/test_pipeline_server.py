@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from train_kit import Trained
 
 import art
 from art.pipeline_trainer import PipelineTrainer, keep_recent_and_top, make_group_rollout_fn
+from art.types.metrics import POSITION, info
 
 NAME = "pipe"
 SECONDS = 120.0
@@ -77,6 +79,22 @@ def test_it_trains_evaluates_and_goes_on(taught: Trained, backend: art.RemoteBac
     assert [row["step"] for row in train] == [1, 2, 3]
     assert all(0 <= row["train/steps_off_policy"] <= 2 for row in train)
     assert all("loss/train" in row and row["checkpoint/saved"] == 1.0 for row in train)
+    names = {name for row in rows for name in row} - set(POSITION)
+    assert not sorted(name for name in names if info(name) is None), "every name that is logged has a meaning"
+    measured = {
+        "data/cum/actor_tokens",
+        "time/step_actor_s",
+        "time/cum/wall_s",
+        "throughput/step_trainer_tok_per_s",
+    }
+    measured |= {"throughput/avg_actor_tok_per_s", "throughput/step_actor_idle_share", "offpolicy/mean_steps"}
+    assert measured | {"time/wall_clock_sec", "throughput/cum/trainer_idle_s"} <= names
+    for total, own in (
+        ("data/cum/actor_tokens", "data/step_actor_tokens"),
+        ("time/cum/wall_s", "time/step_wall_s"),
+    ):
+        sums = list(accumulate(row[own] for row in train))
+        assert [row[total] for row in train] == pytest.approx(sums), "also over the programs"
     evaluated = [row["step"] for row in rows if "val/reward" in row]
     assert evaluated == [0, 1, 2, 2, 3]
     logged = taught.query(

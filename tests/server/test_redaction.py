@@ -6,9 +6,11 @@ which addresses it asks for, and may reach loopback alone.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from tokenizers import Tokenizer
 from train_kit import ENVIRONMENT, Trained
 from typer.testing import CliRunner
 
+import art
 from art.cli import data
 from art.cli._data_flow import environment_flows, lines, report
 from art.server.selection import GONE
@@ -31,6 +34,8 @@ pytestmark = pytest.mark.absent(
 )
 
 SECRET = "rumpelstiltskin@example.org"
+OPENLY = "grace.hopper@example.org"
+"""Also of a project that keeps everything: it stays on the disk."""
 MARK = "[REDACTED:email]"
 ELSEWHERE = "192.0.2.1"
 """Of the addresses that documentation uses and nobody has (RFC 5737)."""
@@ -128,7 +133,7 @@ def kept(
     net_log = guard / "hosts"
     server = start_art_server(
         engine="torch",
-        arguments=["--upstream", f"far=http://{ELSEWHERE}:9/v1,timeout=5"],
+        arguments=["--set", f"server.upstreams.far=http://{ELSEWHERE}:9/v1,timeout=5"],
         environment={
             **ENVIRONMENT,
             "ART_SERVER__PROJECTS": json.dumps(PROJECTS),
@@ -214,6 +219,35 @@ def test_where_no_content_is_kept_training_goes_on_all_the_same(kept: Kept) -> N
     assert kept.leaks(said) == []
 
 
+def test_what_the_dashboard_shows_and_keeps(kept: Kept) -> None:
+    """Notes, saved views and configurations pass the same rule; of sealed calls no token is listed."""
+    for project, text in (("clinic", f"Mail {MARK} please"), ("bank", "")):
+        model, rollout_id = kept.registered(project), f"r-{uuid.uuid4().hex[:12]}"
+        kept.ask(model, rollout_id, [{"role": "user", "content": f"Mail {SECRET} please"}])
+        (call,) = kept.api("GET", f"views/rollouts/{rollout_id}")["calls"]
+        assert [message["text"] for message in call["tail"]] == [text]
+        assert "encrypted until they were trained" in call["withheld"]
+        page = kept.api("GET", f"views/rollouts/{rollout_id}/tokens?call_id={call['call_id']}&start=-1000")
+        assert (page["ids"], page["text"], page["withheld"]) == ([], [], call["withheld"])
+        assert page["total"] == call["choices"][0]["token_count"]
+        note = {"flag": "bad", "note": f"he says {SECRET}"}
+        answer = kept.raw("PUT", f"/api/v1/rollouts/{rollout_id}/note", note)
+        if project == "bank":
+            assert answer.status_code == 400
+            assert "keeps no texts" in answer.text
+            answer = kept.raw("PUT", f"/api/v1/rollouts/{rollout_id}/note", {"flag": "bad"})
+        assert answer.json()["note"] == ("" if project == "bank" else f"he says {MARK}")
+        assert answer.json()["flag"] == "bad"
+        kept.api("PUT", f"views/saved/{project}", {"name": "his", "location": f"#/?filter={SECRET}"})
+        assert (
+            kept.api("GET", f"views/saved?project={project}")["views"][0]["location"] == f"#/?filter={MARK}"
+        )
+        config = {"config": {"mail_to": SECRET, "steps": 3}}
+        told = kept.api("PUT", f"models/{model}/run-config", config)
+        assert told["config"] == {"mail_to": MARK, "steps": 3}
+    assert kept.leaks(SECRET) == []
+
+
 def test_what_an_agent_refers_to_is_what_was_said(kept: Kept) -> None:
     """`previous_response_id`: the server holds the history, the model must not be told a marker for it."""
     model = kept.registered("clinic")
@@ -283,6 +317,64 @@ def test_retention_by_command(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> No
     assert kept.raw("GET", "/api/v1/data/flow", **theirs).status_code == 403
     assert art("clear", "--project", "open").stdout.strip() == "open keeps its data"
     assert kept.api("GET", "data/retention") == {"retentions": []}
+
+
+def test_a_tracker_gets_what_is_kept_and_no_more(kept: Kept, tmp_path: Path) -> None:
+    """Asked for content, too. And what it was sent is told."""
+    path = kept.server.path / "tracked"
+
+    async def program(project: str, content: bool) -> str:
+        model = art.TrainableModel[Any, Any](
+            name="m", project=project, base_model=str(kept.base_model), base_path=str(path)
+        )
+        file = tmp_path / f"{project}-{content}.jsonl"
+        model.report_to("openpipe", file=str(file), content=content)
+        group = kept.handed_over(kept.registered(project), f"Mail {OPENLY} please")
+        await model.register(art.RemoteBackend(kept.server.url, kept.server.admin_key))
+        await model.log(
+            [art.TrajectoryGroup([art.Trajectory(**one) for one in group["trajectories"]])], "test"
+        )
+        model.tracking.close()
+        assert len(file.read_text().splitlines()) == 2
+        return file.read_text()
+
+    said = {
+        (project, content): asyncio.run(program(project, content))
+        for project in ("open", "clinic", "bank")
+        for content in (True, False)
+    }
+    assert [key for key, text in said.items() if OPENLY in text] == [("open", True)]
+    assert [key for key, text in said.items() if MARK in text] == [("clinic", True)]
+    assert [key for key, text in said.items() if "please" in text] == [("open", True), ("clinic", True)]
+    flows = [flow for flow in report(path, None).flows if flow.kind == "tracker"]
+    assert {flow.place for flow in flows} == {
+        str(tmp_path / f"{project}-{content}.jsonl") for project, content in said
+    }
+    assert any("rollouts with what was said" in flow.what for flow in flows)
+    (nobody,) = [flow for flow in report(tmp_path, None).flows if flow.kind == "tracker"]
+    assert (nobody.place, nobody.leaves) == ("none", False)
+    shutil.rmtree(path)
+
+
+def test_an_export_holds_what_is_kept_and_no_more(kept: Kept) -> None:
+    """Neither the text nor the tokens that spell it; what was not redacted is there with both."""
+    said = f"Write to {OPENLY} please"
+    for project, text, whole in (
+        ("open", said, True),
+        ("clinic", f"Write to {MARK} please", False),
+        ("bank", "", False),
+    ):
+        model, rollout_id = kept.registered(project), f"r-{uuid.uuid4().hex[:12]}"
+        kept.ask(model, rollout_id, [{"role": "user", "content": said}])
+        lines = kept.raw("GET", f"/api/v1/models/{model}/export").text.splitlines()
+        assert json.loads(lines[-1]) == {"kind": "end", "records": len(lines) - 1}
+        (record,) = [one for line in lines[:-1] if (one := json.loads(line)).get("rollout_id") == rollout_id]
+        (call,) = record["calls"]
+        assert [message["content"] for message in call["tail"]] == [text]
+        assert (OPENLY in json.dumps(record)) == whole
+        tokens = [call["prompt_token_ids"], call["choices"][0]["token_ids"], call["choices"][0]["logprobs"]]
+        assert [value is not None for value in tokens] == [whole] * 3
+        assert bool(call["withheld"]) != whole
 
 
 def test_every_place_is_listed(kept: Kept, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def secured(authority: Authority, start_art_server: Any) -> Iterator[Secured]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    arguments = ["--tls-cert", str(cert), "--tls-key", str(key), "--behind-proxy", "127.0.0.1"]
+    arguments = ["--tls-cert", str(cert), "--tls-key", str(key), "--set", "server.trusted_proxies=127.0.0.1"]
     server = start_art_server(port=port, arguments=arguments)
     yield Secured(server, port)
     server.stop()

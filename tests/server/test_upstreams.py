@@ -398,7 +398,7 @@ def test_settings_from_a_file_and_a_flag(tmp_path: Path) -> None:
 
 def test_a_missing_key_is_said_at_the_start(tmp_path: Path) -> None:
     server = ArtServer(
-        tmp_path, arguments=["--upstream", "judge=http://127.0.0.1:1/v1,api_key_env=NO_SUCH_KEY"]
+        tmp_path, arguments=["--set", "server.upstreams.judge=http://127.0.0.1:1/v1,api_key_env=NO_SUCH_KEY"]
     )
     with pytest.raises(Exception, match="NO_SUCH_KEY"):
         server.start()

@@ -50,6 +50,8 @@ class FakeGateway:
         self.called = True
         """Whether a rollout has a call."""
         self.batch = 0
+        self.logged_row: dict[str, Any] = {}
+        """The row that every log request is answered with."""
         self._socket = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(self._app(), log_level="critical", lifespan="off")
@@ -145,7 +147,7 @@ class FakeGateway:
         return JSONResponse(self._info(dict(request.path_params)))
 
     async def _log(self, request: Request) -> Response:
-        return JSONResponse({"rollouts": 0})
+        return JSONResponse({"rollouts": 0, "row": self.logged_row})
 
     async def _history(self, request: Request) -> Response:
         rows = [

@@ -106,9 +106,10 @@ class MemoryBackend:
             metrics={"loss/train": 0.5, "train/reward": 1.0},
         )
 
-    async def log(self, model: art.Model[Any, Any], request: wire.LogRequest) -> None:
+    async def log(self, model: art.Model[Any, Any], request: wire.LogRequest) -> wire.Logged:
         await asyncio.sleep(0)
         self.logged.append(request)
+        return wire.Logged(rollouts=0)
 
     async def delete_checkpoints(self, model: art.Model[Any, Any], best_checkpoint_metric: str) -> list[int]:
         raise AssertionError("the pipeline names the steps itself")

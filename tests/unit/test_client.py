@@ -575,7 +575,7 @@ def test_a_result_is_one_short_line() -> None:
     )
 
 
-@pytest.mark.parametrize("options", [{"in_process": True}, {"gpu_cost_per_hour_usd": 2.0}])
+@pytest.mark.parametrize("options", [{"in_process": True}])
 def test_local_backend_refuses_what_it_would_ignore(options: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedOption, match=next(iter(options))):
         art.LocalBackend(**options)

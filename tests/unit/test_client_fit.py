@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from client_kit import KEY, FakeGateway
 
 import art
+from art.config.budget import Budget
 from art.errors import ConfigError, InfraError, InvalidInput
 from art.rollouts import fit as fit_module
 from art.rollouts.fit_report import FitStep, nothing_learned, why
@@ -85,7 +87,8 @@ def test_evaluation_runs_apart_and_is_logged_as_val(
     result = fit(model, rollout, [1, 2], steps=3, eval_scenarios=[4, 6], eval_every=2, eval_rollouts=2)
     assert [step.eval_reward for step in result.steps] == [None, 5.0, 5.0]
     rows = [body for body in gateway.bodies("/log") if body["split"] == "val"]
-    assert [len(row["groups"][0]["trajectories"]) for row in rows] == [4, 4]
+    assert [[len(group["trajectories"]) for group in row["groups"]] for row in rows] == [[2, 2], [2, 2]]
+    assert all(row["metrics"]["time/step_eval_s"] >= 0 for row in rows)
     evaluated = [body for body in gateway.bodies("/api/v1/rollouts") if body["purpose"] == "evaluate"]
     assert len(evaluated) == 8
 
@@ -333,3 +336,68 @@ def test_equal_rewards_within_each_group_are_told_apart_from_one_reward_for_all(
     note = nothing_learned("m", reports)
     assert "the runs of each scenario got the same reward" in note
     assert "Two of the answers: 'Yes.' and 'No.'." in note
+
+
+COUNTED = {"time/step_trainer_s": 1.0, "data/step_actor_tokens": 40.0}
+"""Of each train call."""
+
+
+@pytest.mark.parametrize(
+    ("budget", "batches", "told"),
+    [
+        ({"tokens": 80}, 2, "the budget of 80 tokens is used up: the run has sampled 80"),
+        (Budget(tokens=81), 3, "sampled 120"),
+        ({"seconds": 1e-9}, 1, "the run's steps took"),
+        ({"usd": 1e-12}, 1, "the budget of 1e-12 USD is used up"),
+        ({"tokens": 10**9}, 4, ""),
+    ],
+)
+def test_a_budget_ends_the_run_after_the_batch_that_reaches_it(
+    gateway: FakeGateway, budget: Any, batches: int, told: str
+) -> None:
+    gateway.job_result = {**gateway.job_result, "metrics": COUNTED}
+    model: art.TrainableModel[Any, Any] = art.TrainableModel(name="m", project="p", base_model="base")
+    model.register(art.RemoteBackend(gateway.url, KEY, gpu_cost_per_hour_usd=3600.0))
+    result = fit(model, rollout, [1, 2], steps=4, budget=budget)
+    assert len(result.steps) == batches
+    assert told in result.stopped_by
+    assert bool(result.stopped_by) == bool(told)
+
+
+def test_a_budget_that_nothing_counts_against_is_said_once(
+    gateway: FakeGateway, model: art.TrainableModel[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(fit_module, "say", told.append)
+    gateway.job_result = {**gateway.job_result, "metrics": COUNTED}
+    result = fit(model, rollout, [1, 2], steps=3, budget={"usd": 1.0}, verbose=True)
+    assert (len(result.steps), result.stopped_by) == (3, "")
+    assert len([line for line in told if "nothing of this run has a price" in line]) == 1
+
+
+@pytest.mark.parametrize("budget", [{"euro": 1}, {"usd": 0}, {"tokens": 1.5}, {"seconds": -1}, 5])
+def test_a_budget_that_cannot_be_is_refused_before_anything_runs(
+    gateway: FakeGateway, model: art.TrainableModel[Any, Any], budget: Any
+) -> None:
+    with pytest.raises(ConfigError, match="budget"):
+        fit(model, rollout, [1, 2], budget=budget)
+    assert not gateway.bodies("/api/v1/rollouts")
+
+
+def test_paid_models_are_counted_for_the_model_that_is_trained(
+    gateway: FakeGateway, model: art.TrainableModel[Any, Any], tmp_path: Path
+) -> None:
+    model.base_path = str(tmp_path)
+    gateway.job_result = {**gateway.job_result, "metrics": COUNTED}
+
+    @art.metrics.track_api_cost(source="judge", provider="acme", model_name="m")
+    async def judge(scenario: int) -> dict[str, Any]:
+        return {"score": float(scenario), "usage": {"cost": 0.5}}
+
+    async def judged(model: art.TrainableModel[Any, Any], scenario: int) -> float:
+        return float((await judge(scenario))["score"])
+
+    result = fit(model, judged, [1, 2], steps=1, eval_scenarios=[3])
+    assert result.steps[0].metrics["costs/train/judge"] == 3.0  # six runs
+    [measured] = [row for row in gateway.bodies("/log") if row["split"] == "val"]
+    assert measured["metrics"]["costs/eval/judge"] == 0.5

@@ -140,7 +140,7 @@ def test_an_internal_config_assigned_later_is_applied_or_refused_the_same() -> N
     assert trainable(_internal_config={"chat_template": "u"})._internal_config == {"chat_template": "u"}
 
 
-@pytest.mark.parametrize("name", ["metrics_builder", "update_wandb_config", "set_cost_calculator"])
+@pytest.mark.parametrize("name", ["cost_calculator", "set_cost_calculator"])
 def test_what_this_release_lacks_is_said_by_name(name: str) -> None:
     model = trainable()
     assert not hasattr(model, name)

@@ -183,5 +183,8 @@ def test_a_summary_averages_over_those_that_carry_a_metric() -> None:
         "data/tokens": 4.0,
         "val/group_hard": 3.0,
         "val/exception_rate": 0.25,
+        "val/reward_ci_low": 0.5,  # of the groups, whose means are 0.5 and 2
+        "val/reward_ci_high": 2.0,
     }
+    assert "train/reward_ci_low" not in summarize(groups, "train")
     assert summarize([], "val") == {}

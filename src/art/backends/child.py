@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +24,7 @@ import httpx2
 
 from art.backends.http import Endpoint
 from art.errors import ConfigError, ServerStartFailed
+from art.utils.console import say
 
 START_SECONDS = 120.0
 """Deadline of a start: importing and opening the store takes about two seconds, on a busy machine many more."""
@@ -45,8 +46,12 @@ class ChildServer:
         serve_args: Sequence[str] = (),
         start_seconds: float = START_SECONDS,
         deterministic: bool = False,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`deterministic`: the server must be; one that runs already and is not is refused (ConfigError)."""
+        """`deterministic`: the server must be; one that runs already and is not is refused (ConfigError).
+
+        `environment`: variables for a server that is started, beside ours.
+        """
         self.root = root
         self._folder = root / "server"
         self._serve_args = [*serve_args, *(["--deterministic"] if deterministic else [])]
@@ -56,6 +61,9 @@ class ChildServer:
         self._claim: tuple[Path, IO[str]] | None = None
         self._port = 0
         self._starts: list[float] = []
+        self._environment = dict(environment or {})
+        self.started = False
+        """Whether the server that was found is one that this object started."""
         self._endpoint: Endpoint | None = None
 
     def endpoint(self) -> Endpoint:
@@ -141,7 +149,10 @@ class ChildServer:
             while process.poll() is None:
                 found = self._running()
                 if found is not None:
+                    self.started = True
                     threading.Thread(target=process.wait, name="art-serve-reaper", daemon=True).start()
+                    if len(self._starts) == 1:
+                        say(f"dashboard: {found.url}/  (art ui {self.root} opens it)", style="dim")
                     return found
                 if time.monotonic() >= give_up:
                     process.terminate()
@@ -170,6 +181,7 @@ class ChildServer:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                env={**os.environ, **self._environment},
                 start_new_session=True,
             )
         return process, log
@@ -205,6 +217,11 @@ class ChildServer:
         return ServerStartFailed(
             f"the server on {self.root} did not come up", cause=f"{cause}\n{tail}".strip(), hint=hint
         )
+
+
+def running_server(root: Path) -> Endpoint | None:
+    """Of the server that runs on a folder; None where none does. Starts nothing, and writes nothing."""
+    return ChildServer(root)._running()
 
 
 @contextlib.contextmanager

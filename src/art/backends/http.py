@@ -12,7 +12,7 @@ import os
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -312,6 +312,11 @@ class Connection:
                 await response.aread()
                 raise error_of(response)
             yield _json_events(response)
+
+    def stream(self, path: str, *, silence_seconds: float) -> AbstractAsyncContextManager[httpx2.Response]:
+        """A long answer as it comes. httpx2.TransportError when it breaks off, or stays silent for so long."""
+        timeout = httpx2.Timeout(silence_seconds, connect=CONNECT_SECONDS)
+        return self._client.stream("GET", path, timeout=timeout)
 
     def aclose(self) -> Awaitable[None]:
         """Close the running loop's connections."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +45,10 @@ class LocalBackend(ServerBackend):
     the same folder, is started again should it die, and stops a moment after the last program has let go.
 
     `path`: the folder of models and records; by default `.art` in the repository's root, else here.
+    `gpu_cost_per_hour_usd`: what an hour of this machine costs; steps get their share of it as `costs/gpu`.
     `deterministic`: seeded runs repeat themselves bit by bit, at a cost in speed (docs/deterministic.md).
-    `serve_args`: further arguments for `art serve`, used when this program is the one that starts it.
+    `serve_args`, `serve_environment`: further arguments and variables for `art serve`, used when this program is the
+    one that starts it.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class LocalBackend(ServerBackend):
         start_timeout: float = START_SECONDS,
         train_timeout: float = TRAIN_SECONDS,
         deterministic: bool = False,
+        serve_environment: Mapping[str, str] | None = None,
     ) -> None:
         if in_process:
             raise UnsupportedOption(
@@ -66,26 +69,33 @@ class LocalBackend(ServerBackend):
                 cause="the server, the engine and the trainer are processes of their own",
                 hint="leave in_process out; to debug the server run `art serve` yourself and use RemoteBackend",
             )
-        if gpu_cost_per_hour_usd is not None:
-            raise UnsupportedOption(
-                "LocalBackend does not support gpu_cost_per_hour_usd",
-                cause="costs are not recorded in this version",
-                hint="leave gpu_cost_per_hour_usd out",
-            )
         root = Path(path) if path is not None else default_path(Path.cwd())
         self._child = ChildServer(
             root.absolute(),
             serve_args=serve_args,
             start_seconds=start_timeout,
             deterministic=deterministic,
+            environment=serve_environment,
         )
         self._located = ChildEndpoint(self._child)
-        super().__init__(self._located, train_timeout=train_timeout)
+        super().__init__(
+            self._located, train_timeout=train_timeout, gpu_cost_per_hour_usd=gpu_cost_per_hour_usd
+        )
+
+    @property
+    def automatic_gpu_cost_per_hour_usd(self) -> float | None:
+        """openpipe-art's name of `gpu_cost_per_hour_usd`. Nothing is guessed from the machine."""
+        return self.gpu_cost_per_hour_usd
 
     @property
     def path(self) -> Path:
         """The folder of models and records."""
         return self._child.root
+
+    @property
+    def started_server(self) -> bool:
+        """Whether this backend started the server that it uses; False before first use."""
+        return self._child.started
 
     def base_path(self) -> str | None:
         return str(self._child.root)

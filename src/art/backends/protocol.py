@@ -46,8 +46,8 @@ class Backend(Protocol):
         """One call of supervised fine-tuning: one step. `_config` holds more fields of TrainSFTConfig."""
         ...
 
-    async def log(self, model: Model[Any, Any], request: wire.LogRequest) -> None:
-        """Record trajectories and metrics of one split at one step."""
+    async def log(self, model: Model[Any, Any], request: wire.LogRequest) -> Mapping[str, Any] | None:
+        """Record trajectories and metrics of one split at one step; the row as it is kept, or None without sums."""
         ...
 
     async def delete_checkpoints(self, model: Model[Any, Any], best_checkpoint_metric: str) -> list[int]:

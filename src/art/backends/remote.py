@@ -18,6 +18,7 @@ class RemoteBackend(ServerBackend):
     in `server/admin.key` in its folder.
     `verify`: a file or folder of CA certificates (PEM) to check an https server against; by default those that this
     machine trusts, or `SSL_CERT_FILE`.
+    `gpu_cost_per_hour_usd`: what an hour of that machine costs; steps get their share of it as `costs/gpu`.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class RemoteBackend(ServerBackend):
         *,
         train_timeout: float = TRAIN_SECONDS,
         verify: str | Path | None = None,
+        gpu_cost_per_hour_usd: float | None = None,
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -46,6 +48,7 @@ class RemoteBackend(ServerBackend):
             FixedEndpoint(url, key),
             train_timeout=train_timeout,
             verify=None if verify is None else str(verify),
+            gpu_cost_per_hour_usd=gpu_cost_per_hour_usd,
         )
         self.connection.tls()  # a file that cannot be read shows here, not at the first request
         if parts.scheme == "http" and not _stays_here(parts.hostname):

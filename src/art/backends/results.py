@@ -32,6 +32,11 @@ class TrainResult:
         parts += [f"metrics={len(self.metrics)}", *self._more()]
         return f"{type(self).__name__}({', '.join(parts)})"
 
+    def _repr_html_(self) -> str:
+        from art.notebook import train_html
+
+        return train_html(self)
+
     def _more(self) -> list[str]:
         return []
 

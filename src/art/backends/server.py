@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Awaitable, Iterable, Mapping
 from types import TracebackType
@@ -37,12 +38,23 @@ class ServerBackend:
     """Registers, trains and logs models on one server. See the Backend protocol."""
 
     def __init__(
-        self, locator: Locator, *, train_timeout: float = TRAIN_SECONDS, verify: str | None = None
+        self,
+        locator: Locator,
+        *,
+        train_timeout: float = TRAIN_SECONDS,
+        verify: str | None = None,
+        gpu_cost_per_hour_usd: float | None = None,
     ) -> None:
         if not train_timeout > 0:
             raise ConfigError(f"train_timeout is {train_timeout}", hint="give seconds, more than 0")
         self._connection = Connection(locator, verify=verify)
+        if gpu_cost_per_hour_usd is not None and not 0 <= gpu_cost_per_hour_usd < math.inf:
+            raise ConfigError(
+                f"gpu_cost_per_hour_usd is {gpu_cost_per_hour_usd}", hint="give USD for an hour"
+            )
         self._train_timeout = train_timeout
+        self.gpu_cost_per_hour_usd = gpu_cost_per_hour_usd
+        """What an hour of the server's machine costs; each step's row has its share as `costs/gpu`."""
 
     @property
     def connection(self) -> Connection:
@@ -141,11 +153,13 @@ class ServerBackend:
             )
         model.note_step(result.step)
         self._connection.notices.show(result.notes, prefix=f"{model.name}: ")
-        return from_job(result)
+        done = from_job(result)
+        model.tracking.published(done)
+        return done
 
-    async def log(self, model: Model[Any, Any], request: wire.LogRequest) -> None:
-        """Record trajectories and metrics of one split at one step in the store and history.jsonl."""
-        await self._connection.api.log(model.project, model.name, request)
+    async def log(self, model: Model[Any, Any], request: wire.LogRequest) -> Mapping[str, Any]:
+        """Record trajectories and metrics of one split at one step in the store and history.jsonl; the row as it is kept."""
+        return (await self._connection.api.log(model.project, model.name, request)).row
 
     async def delete_checkpoints(
         self, model: Model[Any, Any], best_checkpoint_metric: str = "val/reward"

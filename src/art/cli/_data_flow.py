@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.backends.remote import RemoteBackend
-from art.cli._served import run_to_the_end
+from art.cli._served import address_on, run_to_the_end, runs_on
 from art.config import outside
 from art.config.load import load_config
-from art.errors import ConfigError
+from art.config.trackers import chosen
+from art.integrations.registry import require
+from art.integrations.uses import what_goes
 from art.types.data_flow import DataFlow, Flow
 from art.version import DISTRIBUTION
 
@@ -29,9 +29,21 @@ WIDTH = 12
 
 def report(path: Path, config: Path | None) -> DataFlow:
     """From the server that runs on the folder, or from the settings that one would start with; then of this environment."""
-    found = _told(path) if _runs(path) else _from_settings(path, config)
+    found = _told(path) if runs_on(path) else _from_settings(path, config)
+    found.flows += configured_flows(config)
     found.flows += environment_flows()
     return found
+
+
+def configured_flows(config: Path | None) -> Iterator[Flow]:
+    """The trackers that a run of this file would be sent to. ConfigError for one that cannot be had."""
+    if config is None:
+        return
+    run = load_config(file=config).run
+    for tracker in require(chosen(run.trackers, run.tracker)):
+        about = tracker.about
+        what = f"{about.name} gets of runs of {config.name}: {what_goes(about)}"
+        yield Flow(kind="tracker", place=about.place, what=what, leaves=about.leaves)
 
 
 def environment_flows(environment: Mapping[str, str] | None = None) -> Iterator[Flow]:
@@ -40,7 +52,9 @@ def environment_flows(environment: Mapping[str, str] | None = None) -> Iterator[
         what = f"what an agent or a judge with {variable} asks outside of ART's sessions"
         yield Flow(kind="judge", place=host, what=what, leaves=True)
     for variable, tracker in outside.trackers(environment).items():
-        what = f"{variable} is set: libraries of your agent may send there; ART does not"
+        what = (
+            f"{variable} is set: libraries of your agent may send there; ART only when asked for that tracker"
+        )
         yield Flow(kind="environment", place=tracker, what=what, leaves=True)
     for variable, host in outside.proxies(environment).items():
         what = f"{variable} is set: requests that leave this machine pass there"
@@ -60,35 +74,9 @@ def lines(told: DataFlow) -> list[str]:
     ]
 
 
-def _runs(path: Path) -> bool:
-    """Whether a server holds the folder: its lock ends with it, however it ends."""
-    import fcntl
-
-    try:
-        fd = os.open(path / "server" / "server.lock", os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
-
-
 def _told(path: Path) -> DataFlow:
     """What the server of the folder says."""
-    server = path / "server"
-    try:
-        url = str(json.loads((server / "server.json").read_text())["url"])
-        key = (server / "admin.key").read_text().strip()
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"the server on {path} cannot be asked",
-            cause=f"{type(error).__name__}: {error}",
-            hint="it is still starting, or you may not read its folder",
-        ) from error
+    url, key = address_on(path)
 
     async def ask() -> Any:
         async with RemoteBackend(url, key) as backend:

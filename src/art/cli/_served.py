@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import signal
 import sys
 from collections.abc import Coroutine
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from art.cli._complete import model_names
 from art.cli._usage import WrongUsage
 from art.errors import ConfigError, NotFound
 from art.utils.console import say
@@ -27,17 +30,37 @@ SLOW_SECONDS = 3.0
 REMIND_SECONDS = 30.0
 """Between two such lines."""
 
-Url = Annotated[str | None, typer.Option(help="A server that runs already, e.g. http://127.0.0.1:7999.")]
-Key = Annotated[str | None, typer.Option(help="Its key.", envvar="ART_API_KEY", show_envvar=True)]
+URL_VARIABLE = "ART_URL"
+Url = Annotated[
+    str | None,
+    typer.Option(
+        help=f"A server that runs already, e.g. http://127.0.0.1:7999, with its key in ART_API_KEY (default: {URL_VARIABLE}).",
+        show_default=False,
+    ),
+]
+# Not shown: a key on a command line can be read in the list of processes, and stays in the shell's history.
+Key = Annotated[str | None, typer.Option(help="The key of --url.", envvar="ART_API_KEY", hidden=True)]
 Path_ = Annotated[
     Path | None,
     typer.Option(
         "--path", help="Folder of a local server, started when none runs (default: .art).", show_default=False
     ),
 ]
+ReadPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--path", help="Folder of a server, whether it runs or not (default: .art).", show_default=False
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON (art schema).")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 ModelName = Annotated[
     str | None,
-    typer.Option("--model", help="project/name, or project/name@step. Default: the only one there is."),
+    typer.Option(
+        "--model",
+        help="project/name, or project/name@step. Default: the only one there is.",
+        autocompletion=model_names,
+    ),
 ]
 BaseModel = Annotated[
     str | None, typer.Option(help="Registers --model on this base model (a folder or a hub id) if it is new.")
@@ -53,18 +76,65 @@ class Chosen:
     """The step it is pinned to; None is the latest."""
 
 
+def where(url: str | None, path: Path | None) -> tuple[str | None, Path | None]:
+    """What the options name: a URL, or a folder; ART_URL where they name neither. WrongUsage when they name both."""
+    if url is not None and path is not None:
+        raise WrongUsage("--url and --path name two servers", hint="give one of them")
+    if url is None and path is None:
+        url = os.environ.get(URL_VARIABLE) or None
+    return url, path
+
+
+def folder_of(path: Path | None) -> Path:
+    """The folder that --path names, or the one that programs here use."""
+    from art.backends.local import default_path
+
+    return (default_path(Path.cwd()) if path is None else path).absolute()
+
+
+def runs_on(folder: Path) -> bool:
+    """Whether a server holds the folder: its lock ends with it, however it ends."""
+    import fcntl
+
+    if not (folder / "server" / "server.json").exists():
+        return False  # and the lock is left alone: a server that takes it just now would find it taken
+    try:
+        fd = os.open(folder / "server" / "server.lock", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def address_on(folder: Path) -> tuple[str, str]:
+    """Address and key of the server that runs on a folder. ConfigError where they cannot be known."""
+    try:
+        url = str(json.loads((folder / "server" / "server.json").read_text())["url"])
+        return url, (folder / "server" / "admin.key").read_text().strip()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"the server on {folder} cannot be asked",
+            cause=f"{type(error).__name__}: {error}",
+            hint="it is still starting, or you may not read its folder",
+        ) from error
+
+
 def backend_of(url: str | None, key: str | None, path: Path | None) -> ServerBackend:
-    """The server that the options name. ConfigError when they contradict each other."""
+    """The server that the options name. WrongUsage when they contradict each other."""
+    url, path = where(url, path)
     if url is None:
         from art.backends.local import LocalBackend
 
         return LocalBackend(path=path)
-    if path is not None:
-        raise WrongUsage("--url and --path name two servers", hint="give one of them")
     if not key:
         raise WrongUsage(
             "--url needs a key",
-            hint="--key KEY, or ART_API_KEY in the environment; the server's own lies in server/admin.key",
+            hint="set ART_API_KEY; the server's own key lies in server/admin.key in its folder",
         )
     from art.backends.remote import RemoteBackend
 

@@ -7,6 +7,11 @@ from typing import Annotated
 
 import typer
 
+from art.cli._output import Backup, print_json
+from art.cli._served import AsJson
+
+JSON = "art.cli._output:Backup"
+
 
 def command(
     target: Annotated[Path, typer.Argument(help="A folder that does not exist yet.", metavar="TARGET")],
@@ -16,7 +21,7 @@ def command(
         bool,
         typer.Option(help="Copy converted base models too; without, they are made again from their source."),
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Copy everything that a server has recorded and trained: store, token files, checkpoints, admin key.
 
@@ -33,7 +38,7 @@ def command(
 
     info = back_up(path, target, base_models=base_models)
     if as_json:
-        typer.echo(info.model_dump_json(indent=2, exclude={"files"}))
+        print_json(Backup.model_validate(info.model_dump(exclude={"files"})))
         return
     typer.echo(
         f"{info.models} models, {info.rollouts} rollouts, {len(info.files)} files, {info.size / 1e6:.1f} MB "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from art.cli._served import Key, ModelName, Path_, Url, backend_of, find_model, run_to_the_end
+from art.cli._output import Lineage, print_json
+from art.cli._served import AsJson, Key, ModelName, Path_, Url, Yes, backend_of, find_model, run_to_the_end
 from art.types.wire import (
     Checkpoint,
     CheckpointList,
@@ -27,8 +27,12 @@ group = typer.Typer(
     pretty_exceptions_enable=False,
     help="A model's published steps: list, lineage, roll back, delete.",
 )
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+JSON = {
+    "list": "art.types.wire:CheckpointList",
+    "lineage": "art.cli._output:Lineage",
+    "rollback": "art.types.wire:ModelInfo",
+    "delete": "art.types.wire:DeletedCheckpoints",
+}
 
 
 @group.command("list")
@@ -46,7 +50,7 @@ def list_steps(
     with backend_of(url, key, path) as backend:
         info, found = run_to_the_end(_steps(backend, model))
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        print_json(found)
         return
     for checkpoint in found.checkpoints:
         typer.echo(line(checkpoint, latest=info.step))
@@ -80,8 +84,7 @@ def lineage(
     line_of, missing = ancestors({one.step: one for one in found.checkpoints}, wanted)
     forks = [note for note in info.notes if note.startswith("forked from")]
     if as_json:
-        told = {"steps": [one.model_dump() for one in line_of], "deleted": missing, "forks": forks}
-        typer.echo(json.dumps(told, indent=2))
+        print_json(Lineage(steps=line_of, deleted=missing, forks=forks))
         return
     for checkpoint in line_of:
         typer.echo(line(checkpoint, latest=info.step))
@@ -123,11 +126,10 @@ def rollback(
         body = RollBack(step=step)
         answer = run_to_the_end(backend.connection.request("POST", f"{_route(info)}/rollback", body=body))
     now = ModelInfo.model_validate(answer)
-    typer.echo(
-        json.dumps(answer, indent=2)
-        if as_json
-        else f"{now.inference_name} is at step {now.step} (was {info.step})"
-    )
+    if as_json:
+        print_json(now)
+    else:
+        typer.echo(f"{now.inference_name} is at step {now.step} (was {info.step})")
 
 
 @group.command()
@@ -158,10 +160,10 @@ def delete(
         answer = run_to_the_end(
             backend.connection.request("DELETE", f"{_route(info)}/checkpoints", body=body)
         )
-    if as_json:
-        typer.echo(json.dumps(answer, indent=2))
-        return
     told = DeletedCheckpoints.model_validate(answer)
+    if as_json:
+        print_json(told)
+        return
     for number in told.deleted:
         typer.echo(f"deleted {number}")
     for number in told.missing:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from art.cli._served import Key, Path_, Url, backend_of, run_to_the_end
-from art.cli._time import UNITS, seconds_of
+from art.cli._served import AsJson, Key, Path_, Url, Yes, backend_of, run_to_the_end
+from art.cli._units import seconds_of
 from art.cli._usage import WrongUsage
 from art.types.wire_purge import Purged, PurgeData
 from art.types.wire_retention import RetentionList, RetentionSet, SetRetention
@@ -19,6 +19,13 @@ group = typer.Typer(
     help="What a server has recorded, as a whole.",
 )
 ROUTE = "/api/v1/data/purge"
+DAY = 24 * 3600
+JSON = {
+    "purge": "art.types.wire_purge:Purged",
+    "retention set": "art.types.wire_retention:RetentionSet",
+    "retention clear": "art.types.wire_retention:RetentionSet",
+    "retention list": "art.types.wire_retention:RetentionList",
+}
 
 
 @group.callback()
@@ -34,12 +41,12 @@ def purge(
         str | None, typer.Option(help="Only what ended at least so long ago: 90s, 30m, 12h or 90d.")
     ] = None,
     rollout: Annotated[list[str] | None, typer.Option(help="Only this rollout; may be given again.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would be deleted.")] = False,
     url: Url = None,
     key: Key = None,
     path: Path_ = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete rollouts with their calls, texts and token files for good. Models and checkpoints stay.
 
@@ -101,8 +108,6 @@ retention = typer.Typer(
 )
 group.add_typer(retention, name="retention")
 Project = Annotated[str, typer.Option("--project", help="Whose data.")]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @retention.callback()
@@ -179,7 +184,7 @@ def list_retentions(*, url: Url = None, key: Key = None, path: Path_ = None, as_
     with backend_of(url, key, path) as backend:
         found = run_to_the_end(backend.connection.request("GET", RETENTION))
     told = RetentionList.model_validate(found)
-    shown = [f"{row.project}  {row.keep_seconds / UNITS['d']:g} days" for row in told.retentions]
+    shown = [f"{row.project}  {row.keep_seconds / DAY:g} days" for row in told.retentions]
     typer.echo(
         told.model_dump_json(indent=2) if as_json else "\n".join(shown or ["none: everything is kept"])
     )

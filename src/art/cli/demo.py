@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from art.cli._output import DemoResult
+from art.cli._served import AsJson
+from art.cli._units import count_option
+
+JSON = "art.cli._output:DemoResult"
 NOT_IMPROVED = 3
 """Exit status when the held-out reward did not rise by more than chance explains."""
 
@@ -29,20 +33,25 @@ def command(
     ] = TaskName.WEATHER,
     seed: Annotated[int, typer.Option(help="Of scenarios and sampling.")] = 0,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Train calls at most; by default the task's own number.")
+        int | None,
+        count_option("Train calls at most; by default the task's own number.", at_least=1),
     ] = None,
     path: Annotated[Path, typer.Option(help="Folder of models and records.")] = Path(".art"),
     base_model: Annotated[str | None, typer.Option(help="Another base model: a folder or a hub id.")] = None,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The same seed gives the same run, bit by bit; slower.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Nothing but the result on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a small model on an agent task and show the agent before and after.
 
-    The last line is the result as JSON. Exit status 3 when the model did not improve.
+    The last line is the result as JSON; with --json nothing else is on stdout. Exit status 3 when the model did not improve.
 
-    Examples:  art demo --task tictactoe  |  art demo --seed 1 --json
+    Examples:
+
+      art demo --task tictactoe
+
+      art demo --seed 1 --json
     """
     from rich.console import Console
 
@@ -71,6 +80,6 @@ def command(
     report.print(f"reward curve: {file}", markup=False)
     if not outcome.improved:
         report.print("the model did not improve by more than chance explains")
-    typer.echo(json.dumps(outcome.summary()))
+    typer.echo(DemoResult.model_validate(outcome.summary()).model_dump_json())
     if not outcome.improved:
         raise typer.Exit(NOT_IMPROVED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from art.cli._served import run_to_the_end
+from art.cli._output import DoctorReport, print_json
+from art.cli._served import AsJson, run_to_the_end
 from art.cli._usage import WrongUsage
 from art.config.model import LoraConfig, ModelConfig
 from art.errors import ArtError
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from art.model import TrainableModel
     from art.trajectories import Trajectory
 
+JSON = ("art.cli._output:DoctorReport", "art.types.data_flow:DataFlow")
 CHECK_FAILED = 3
 """Exit status when a check failed."""
 SECONDS = 1800.0
@@ -65,7 +66,7 @@ def command(
     config: Annotated[
         Path | None, typer.Option(help="With --data-flow: the TOML file that a server would start with.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The findings as JSON on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check this machine, and that a base model fits and is served and trained as it should.
 
@@ -94,9 +95,7 @@ def command(
             typer.echo("\n".join(lines(check)))
     failed = any(check.status == "failed" for check in found)
     if as_json:
-        typer.echo(
-            json.dumps({"ok": not failed, "checks": [check.model_dump() for check in found]}, indent=2)
-        )
+        print_json(DoctorReport(ok=not failed, checks=found))
     if failed:
         raise typer.Exit(CHECK_FAILED)
 

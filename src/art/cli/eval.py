@@ -8,8 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import BaseModel, ConfigDict
 
-from art.cli._served import Key, ModelName, Path_, Url, backend_of, choose_model, run_to_the_end
+from art.cli._output import Evaluated
+from art.cli._served import (
+    AsJson,
+    Key,
+    ModelName,
+    Path_,
+    Url,
+    backend_of,
+    choose_model,
+    run_to_the_end,
+)
+from art.cli._settings import Set, checked, only, parsed
+from art.cli._units import count_option
 from art.cli._usage import WrongUsage
 from art.errors import InvalidInput
 
@@ -17,6 +30,7 @@ if TYPE_CHECKING:
     from art.evals.comparison import Comparison
     from art.evals.result import EvalResult
 
+JSON = "art.cli._output:Evaluated"
 BELOW = 3
 """Exit status when the mean is under --fail-under."""
 
@@ -27,11 +41,13 @@ Agent = Annotated[
 Scenarios = Annotated[Path, typer.Option(help="One JSON value a line; each is one scenario.")]
 BaseUrl = Annotated[
     str | None,
-    typer.Option("--base-url", help="Of any OpenAI-compatible service, instead of a server of ART."),
+    typer.Option(
+        "--base-url",
+        help="Of any OpenAI-compatible service, instead of a server of ART; its key in OPENAI_API_KEY.",
+    ),
 ]
-ApiKey = Annotated[
-    str | None, typer.Option("--api-key", help="For --base-url.", envvar="OPENAI_API_KEY", show_envvar=True)
-]
+# Not shown, like --key: it belongs into the environment.
+ApiKey = Annotated[str | None, typer.Option("--api-key", envvar="OPENAI_API_KEY", hidden=True)]
 Against = Annotated[
     Path | None,
     typer.Option(help="What an earlier `art eval --json` printed: compared scenario by scenario."),
@@ -42,30 +58,40 @@ FailUnder = Annotated[
 ]
 
 
+class EvalSettings(BaseModel):
+    """What `--set eval.NAME=VALUE` can say."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    success_at: float = 1.0
+    """A run passes with at least this reward."""
+    seed: int = 0
+    """Of the server's sampling and of the intervals."""
+
+
 def command(
     agent: Agent,
     *,
     scenarios: Scenarios,
     reward: Annotated[str | None, typer.Option(help="module:name of reward(result[, scenario]).")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each scenario.")] = 1,
-    success_at: Annotated[float, typer.Option(help="A run passes with at least this reward.")] = 1.0,
-    concurrency: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 8,
-    seed: Annotated[int, typer.Option(help="Of the server's sampling and of the intervals.")] = 0,
+    repeats: Annotated[int, count_option("Runs of each scenario.", at_least=1)] = 1,
+    concurrency: Annotated[int, count_option("Runs at the same time.", at_least=1)] = 8,
     against: Against = None,
     fail_under: FailUnder = None,
+    set_: Set = None,
     model: ModelName = None,
     base_url: BaseUrl = None,
     api_key: ApiKey = None,
     url: Url = None,
     key: Key = None,
     path: Path_ = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Figures and runs as JSON on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate an agent with a model: mean reward with its 95 % interval, pass@k, latency and tokens.
 
     AGENT is imported from the current folder: what `art.evaluate` takes, such as `async def rollout(model, scenario)`.
     The model is one of an ART server (--model project/name@step), or any OpenAI-compatible one (--base-url URL
-    --model NAME).
+    --model NAME). `--set eval.success_at=0.5` says from which reward on a run passes, `--set eval.seed=1` draws anew.
 
     Exit status: 0, 1 when ART failed, 2 for a wrong command line, 3 when the mean is under --fail-under, 130 after
     Ctrl-C.
@@ -82,14 +108,15 @@ def command(
     from art.rollouts.program_groups import read_scenarios
 
     given = read_scenarios(scenarios)
+    how = checked(EvalSettings, "eval", only(parsed(set_ or []), ("eval",)).get("eval", {}))
     earlier = None if against is None else EvalResult.load(_read(against))
     sys.path.insert(0, str(Path.cwd()))  # a console script does not look there by itself
     options = {
         "reward": None if reward is None else load(reward),
         "repeats": repeats,
-        "success_at": success_at,
+        "success_at": how.success_at,
         "max_concurrency": concurrency,
-        "seed": seed,
+        "seed": how.seed,
     }
     if base_url is not None:
         _refuse_with_base_url(url=url, path=path)
@@ -97,7 +124,7 @@ def command(
     else:
         with backend_of(url, key, path) as backend:
             result = run_to_the_end(_served(backend, model, load(agent), given, options))
-    comparison = None if earlier is None else compare(earlier, result, seed=seed)
+    comparison = None if earlier is None else compare(earlier, result, seed=how.seed)
     _show(result, comparison, as_json=as_json)
     if fail_under is not None and result.mean < fail_under:
         typer.echo(f"the mean reward {result.mean:.4g} is under {fail_under:g}", err=True)
@@ -107,7 +134,7 @@ def command(
 def _show(result: EvalResult, comparison: Comparison | None, *, as_json: bool) -> None:
     if as_json:
         more = {} if comparison is None else {"comparison": comparison.summary()}
-        typer.echo(json.dumps({**result.summary(), **more}))
+        typer.echo(Evaluated.model_validate({**result.summary(), **more}).model_dump_json())
         return
     for line in [*result.lines(), *(comparison.lines() if comparison is not None else [])]:
         typer.echo(line)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
-from art.cli._served import Key, Path_, Url, backend_of, run_to_the_end
+from art.cli._output import print_json
+from art.cli._served import AsJson, Key, ReadPath, Url
 from art.cli._usage import WrongUsage
-from art.errors import NotFound
+from art.cli._views import Views, read
 from art.types.explain import ExplainedCall, ExplainedChoice, Explanation
 
-if TYPE_CHECKING:
-    from art.backends.server import ServerBackend
-
+JSON = "art.types.explain:Explanation"
 OPEN, CLOSE = "⟦", "⟧"
 """Around tokens that are or were trained."""
 WILL_BE = {"trainable": "will be trained", "trained": "was trained"}
@@ -25,10 +23,10 @@ def command(
     rollout: Annotated[str, typer.Argument(help="A rollout's id.", metavar="ROLLOUT")],
     *,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show the text, trained tokens in ⟦ ⟧.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AsJson = False,
     url: Url = None,
     key: Key = None,
-    path: Path_ = None,
+    path: ReadPath = None,
 ) -> None:
     """Every call of a rollout: its branch, tokens and version, and whether it will be trained, was, or why not.
 
@@ -44,22 +42,16 @@ def command(
             cause="project/name is a model",
             hint="a run and `art rollout` print the ids of their rollouts; they begin with ro-",
         )
-    if url is None and not (Path(path or ".art") / "server" / "art.db").exists():
-        raise NotFound(
-            f"{path or '.art'} is no server's folder",
-            hint="name it with --path, or a running server with --url",
-        )
-    with backend_of(url, key, path) as backend:
-        told = run_to_the_end(_ask(backend, rollout, tokens=tokens))
-    typer.echo(told.model_dump_json(indent=2) if as_json else "\n".join(lines(told)))
+    told = read(lambda views: _ask(views, rollout, tokens=tokens), url, key, path)
+    if as_json:
+        print_json(told)
+        return
+    typer.echo("\n".join(lines(told)))
 
 
-async def _ask(backend: ServerBackend, rollout: str, *, tokens: bool) -> Explanation:
-    query = "?tokens=true" if tokens else ""
-    answer = await backend.connection.request(
-        "GET", f"/api/v1/rollouts/{quote(rollout, safe='')}/explain{query}"
-    )
-    return Explanation.model_validate(answer)
+async def _ask(views: Views, rollout: str, *, tokens: bool) -> Explanation:
+    route = f"/api/v1/rollouts/{quote(rollout, safe='')}/explain"
+    return await views.get(Explanation, route, tokens="true" if tokens else None)
 
 
 def lines(told: Explanation) -> list[str]:

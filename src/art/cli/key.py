@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
 
 import typer
 
-from art.cli._served import Key, Path_, Url, backend_of, run_to_the_end
-from art.cli._time import seconds_of
+from art.cli._output import print_json
+from art.cli._served import AsJson, Key, Path_, Url, Yes, backend_of, run_to_the_end
+from art.cli._units import count, count_option, seconds_of
 from art.cli._usage import WrongUsage
 
 if TYPE_CHECKING:
@@ -27,10 +27,16 @@ group = typer.Typer(
     help="Make, list, limit, rotate and revoke a server's keys. Needs an admin key.",
 )
 KEYS = "/api/v1/keys"
+JSON = {
+    "create": "art.types.wire_keys:CreatedKey",
+    "list": "art.types.wire_keys:KeyList",
+    "quota": "art.types.wire_keys:KeyInfo",
+    "rotate": "art.types.wire_keys:CreatedKey",
+    "revoke": "art.types.wire_keys:KeyInfo",
+}
 RoleName = Literal["infer", "rollout", "train", "admin"]
 
 KeyId = Annotated[str, typer.Argument(help="The id that `art key list` shows.", metavar="KEY_ID")]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 Expires = Annotated[
     str | None, typer.Option("--expires", help="How long it works: 90s, 30m, 12h or 30d. Default: for ever.")
 ]
@@ -51,9 +57,9 @@ def create(
     project: Annotated[str | None, typer.Option(help="The only project it sees. Default: all.")] = None,
     expires: Expires = None,
     label: Annotated[str, typer.Option(help="What it is for; shown in lists.")] = "",
-    calls_per_minute: Annotated[int | None, typer.Option(min=1, help=_CALLS)] = None,
-    tokens_per_day: Annotated[int | None, typer.Option(min=1, help=_TOKENS)] = None,
-    max_concurrent: Annotated[int | None, typer.Option(min=1, help=_AT_ONCE)] = None,
+    calls_per_minute: Annotated[int | None, count_option(_CALLS, at_least=1)] = None,
+    tokens_per_day: Annotated[int | None, count_option(_TOKENS, at_least=1)] = None,
+    max_concurrent: Annotated[int | None, count_option(_AT_ONCE, at_least=1)] = None,
     url: Url = None,
     key: Key = None,
     path: Path_ = None,
@@ -101,10 +107,11 @@ def list_keys(*, url: Url = None, key: Key = None, path: Path_ = None, as_json: 
 
     with backend_of(url, key, path) as backend:
         answer = run_to_the_end(backend.connection.request("GET", KEYS))
+    found = KeyList.model_validate(answer)
     if as_json:
-        typer.echo(json.dumps(answer, indent=2))
+        print_json(found)
         return
-    for info in KeyList.model_validate(answer).keys:
+    for info in found.keys:
         typer.echo(line(info, now=time.time()))
 
 
@@ -112,9 +119,9 @@ def list_keys(*, url: Url = None, key: Key = None, path: Path_ = None, as_json: 
 def change_quotas(
     key_id: KeyId,
     *,
-    calls_per_minute: Annotated[str | None, typer.Option(metavar="NUMBER|none", help=_CALLS)] = None,
-    tokens_per_day: Annotated[str | None, typer.Option(metavar="NUMBER|none", help=_TOKENS)] = None,
-    max_concurrent: Annotated[str | None, typer.Option(metavar="NUMBER|none", help=_AT_ONCE)] = None,
+    calls_per_minute: Annotated[str | None, typer.Option(metavar="COUNT|none", help=_CALLS)] = None,
+    tokens_per_day: Annotated[str | None, typer.Option(metavar="COUNT|none", help=_TOKENS)] = None,
+    max_concurrent: Annotated[str | None, typer.Option(metavar="COUNT|none", help=_AT_ONCE)] = None,
     url: Url = None,
     key: Key = None,
     path: Path_ = None,
@@ -177,7 +184,7 @@ def rotate(
 def revoke(
     key_id: KeyId,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     url: Url = None,
     key: Key = None,
     path: Path_ = None,
@@ -233,10 +240,11 @@ def _bound(name: str, text: str) -> int | None:
     """A quota as it was typed."""
     if text == "none":
         return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+    try:
+        return count(at_least=1)(text)
+    except ValueError as error:
         option = f"--{name.replace('_', '-')}"
-        raise WrongUsage(f"{option} is {text!r}", hint="a whole number above 0, or none")
-    return int(text)
+        raise WrongUsage(f"{option} is {text!r}", hint="a whole number above 0 (500, 2M), or none") from error
 
 
 def _request(kind: type[M], values: dict[str, Any]) -> M:
@@ -254,19 +262,20 @@ def _told(answer: Any, as_json: bool) -> None:
     """What a key is now."""
     from art.types.wire_keys import KeyInfo
 
+    told = KeyInfo.model_validate(answer)
     if as_json:
-        typer.echo(json.dumps(answer, indent=2))
+        print_json(told)
     else:
-        typer.echo(line(KeyInfo.model_validate(answer), now=time.time()))
+        typer.echo(line(told, now=time.time()))
 
 
 def _made(answer: Any, as_json: bool) -> None:
     """The secret on stdout, alone, so that it can go into a file; what it is on stderr."""
     from art.types.wire_keys import CreatedKey
 
-    if as_json:
-        typer.echo(json.dumps(answer, indent=2))
-        return
     made = CreatedKey.model_validate(answer)
+    if as_json:
+        print_json(made)
+        return
     typer.echo(f"{line(made.info, now=time.time())}\nkeep it: it is not shown again", err=True)
     typer.echo(made.key)

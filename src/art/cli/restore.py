@@ -7,12 +7,17 @@ from typing import Annotated
 
 import typer
 
+from art.cli._output import Backup, print_json
+from art.cli._served import AsJson
+
+JSON = "art.cli._output:Backup"
+
 
 def command(
     backup: Annotated[Path, typer.Argument(help="What `art backup` wrote.", metavar="BACKUP")],
     *,
     path: Annotated[Path, typer.Option(help="The server's folder to be made; must not exist, or be empty.")],
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a server's folder of a backup. Every file is verified; nothing that exists is overwritten.
 
@@ -29,7 +34,7 @@ def command(
 
     info = restore(backup, path)
     if as_json:
-        typer.echo(info.model_dump_json(indent=2, exclude={"files"}))
+        print_json(Backup.model_validate(info.model_dump(exclude={"files"})))
         return
     typer.echo(
         f"{info.models} models, {info.rollouts} rollouts, {info.size / 1e6:.1f} MB in {path}; "

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from art.cli._output import ProgramRun
 from art.cli._served import BaseModel, Key, ModelName, Path_, Url, backend_of, choose_model, run_to_the_end
+from art.cli._units import span_option
 from art.cli._usage import WrongUsage
 from art.types.policy import Purpose
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from art.backends.server import ServerBackend
     from art.rollouts.command import Program, Run
 
+JSON = "art.cli._output:ProgramRun"
 CONTEXT = {"allow_interspersed_args": False}
 """Options behind the program's name are the program's."""
 NO_REWARD = 3
@@ -35,7 +38,7 @@ RewardCommand = Annotated[
     ),
 ]
 Timeout = Annotated[
-    float | None, typer.Option(min=0.001, help="Seconds for one run (default: an hour).", show_default=False)
+    float | None, span_option("How long one run may take: 30s, 10m (default: an hour).", show_default=False)
 ]
 Purpose_ = Annotated[Purpose, typer.Option(help="evaluate leaves the program's sampling as it is.")]
 Seed = Annotated[
@@ -82,7 +85,7 @@ def command(
         options = {"purpose": purpose, "run_seed": secrets.randbelow(2**31) if seed is None else seed}
         done = run_to_the_end(_run(backend, (model, base_model), made, wanted, options, to_stderr=as_json))
     if as_json:
-        typer.echo(json.dumps(done.summary()))
+        typer.echo(ProgramRun.model_validate(done.summary()).model_dump_json())
     typer.echo(line_of(done), err=True)
     typer.echo(explain_hint(done.rollout_id, url, backend), err=True)
     if done.reward is None or not done.calls:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import BaseModel, ConfigDict, Field
 
+from art.cli._output import ProgramRuns
 from art.cli._served import (
-    BaseModel,
+    AsJson,
     Key,
     ModelName,
     Path_,
@@ -21,15 +23,17 @@ from art.cli._served import (
     choose_model,
     run_to_the_end,
 )
+from art.cli._served import (
+    BaseModel as BaseModelName,
+)
+from art.cli._settings import Set, checked, only, parsed
+from art.cli._units import Seconds, count_option
 from art.cli._usage import WrongUsage
 from art.cli.rollout import (
     CONTEXT,
     NO_REWARD,
     Command,
-    Purpose_,
     RewardCommand,
-    Seed,
-    Timeout,
     explain_hint,
     program_of,
 )
@@ -39,37 +43,50 @@ from art.types.policy import Purpose, RolloutStatus
 if TYPE_CHECKING:
     from art.backends.results import TrainResult
     from art.backends.server import ServerBackend
+    from art.config.train import TrainConfig
     from art.rollouts.command import Program
     from art.rollouts.program_groups import ScenarioRuns
 
-__all__ = ["CONTEXT", "command"]
+__all__ = ["CONTEXT", "JSON", "command"]
+
+JSON = "art.cli._output:ProgramRuns"
+SECTIONS = ("train", "rollout")
 
 Scenarios = Annotated[Path, typer.Option(help="One JSON value a line; each is one scenario.")]
 Out = Annotated[Path | None, typer.Option(help="Add the groups to this file, one JSON object a line.")]
-LearningRate = Annotated[float | None, typer.Option(min=0, help="Of that step.", show_default=False)]
+
+
+class RolloutSettings(BaseModel):
+    """What `--set rollout.NAME=VALUE` can say."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    purpose: Purpose = Purpose.TRAIN
+    """evaluate leaves the program's sampling as it is."""
+    seed: int | None = Field(None, ge=0)
+    """Of the draws; None is another one each time."""
+    timeout: Seconds | None = None
+    """For one run; None is an hour."""
 
 
 def command(
     program: Command,
     *,
     scenarios: Scenarios,
-    group: Annotated[int, typer.Option(min=1, help="Runs of each scenario.")] = 8,
-    concurrency: Annotated[int, typer.Option(min=1, help="Programs at the same time.")] = 8,
+    group: Annotated[int, count_option("Runs of each scenario.", at_least=1)] = 8,
+    concurrency: Annotated[int, count_option("Programs at the same time.", at_least=1)] = 8,
     out: Annotated[
         Path | None, typer.Option(help="Add the groups to this file, one JSON object a line.")
     ] = None,
     train: Annotated[bool, typer.Option("--train", help="Train one step on the groups.")] = False,
-    learning_rate: LearningRate = None,
     model: ModelName = None,
-    base_model: BaseModel = None,
-    purpose: Purpose_ = Purpose.TRAIN,
+    base_model: BaseModelName = None,
     reward_command: RewardCommand = None,
-    timeout: Timeout = None,
-    seed: Seed = None,
+    set_: Set = None,
     url: Url = None,
     key: Key = None,
     path: Path_ = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a program on every scenario of a file, --group times each; see `art rollout` for what the program finds.
 
@@ -82,26 +99,31 @@ def command(
 
       art rollouts --model shop/agent --scenarios cities.jsonl --group 8 -- node agent.js
 
-      art rollouts --model shop/agent --scenarios cities.jsonl --train --learning-rate 1e-4 -- ./agent
+      art rollouts --model shop/agent --scenarios cities.jsonl --train --set train.learning_rate=1e-4 -- ./agent
     """
+    from art.config.load import load_config
     from art.rollouts.program_groups import read_scenarios
 
     given = read_scenarios(scenarios)
-    made = program_of(program, reward_command, timeout)
-    if train and (purpose is Purpose.EVALUATE or "@" in (model or "")):
-        raise WrongUsage("--train needs runs of the latest step with --purpose train")
-    if learning_rate is not None and not train:
-        raise WrongUsage("--learning-rate would be ignored", hint="add --train")
-    draws = secrets.randbelow(2**31) if seed is None else seed
-    runner = {"size": group, "concurrency": concurrency, "seed": draws, "purpose": purpose}
-    settings = {"learning_rate": learning_rate} if train else None
+    more = only(parsed(set_ or []), SECTIONS)
+    how = checked(RolloutSettings, "rollout", more.get("rollout", {}))
+    made = program_of(program, reward_command, how.timeout)
+    if train and (how.purpose is Purpose.EVALUATE or "@" in (model or "")):
+        raise WrongUsage("--train needs runs of the latest step with purpose train")
+    settings = more.get("train", {})
+    if settings and not train:
+        raise WrongUsage(f"--set train.{next(iter(settings))} would be ignored", hint="add --train")
+    learning = load_config(flags={"train": settings}).train if train else None
+    draws = secrets.randbelow(2**31) if how.seed is None else how.seed
+    runner = {"size": group, "concurrency": concurrency, "seed": draws, "purpose": how.purpose}
     with backend_of(url, key, path) as backend, _writer(out) as file:
         work = _run(
-            backend, (model, base_model), made, given, runner, out=file, train=settings, quiet=as_json
+            backend, (model, base_model), made, given, runner, out=file, train=learning, quiet=as_json
         )
         results, trained = run_to_the_end(work)
     if as_json:
-        typer.echo(json.dumps({"groups": [one.summary() for one in results], "train": trained}))
+        found = {"groups": [one.summary() for one in results], "train": trained}
+        typer.echo(ProgramRuns.model_validate(found).model_dump_json())
     typer.echo(explain_hint(_example(results), url, backend), err=True)
     good = sum(run.reward is not None and run.calls > 0 for one in results for run in one.runs)
     if good < group * len(given):
@@ -116,11 +138,10 @@ async def _run(
     runner: dict[str, Any],
     *,
     out: IO[str] | None,
-    train: dict[str, Any] | None,
+    train: TrainConfig | None,
     quiet: bool,
 ) -> tuple[list[ScenarioRuns], dict[str, Any] | None]:
-    """The groups' runs, and what became of the train call; `train` holds its settings, None trains nothing."""
-    from art.config.train import TrainConfig
+    """The groups' runs, and what became of the train call; without `train` there is none."""
     from art.rollouts.program_groups import GroupRunner
 
     chosen = await choose_model(backend, *names)
@@ -143,9 +164,7 @@ async def _run(
     if train is None:
         return results, None
     groups = [one.group for one in results if one.group is not None]
-    done = await chosen.model.train(
-        groups, config=TrainConfig(**{k: v for k, v in train.items() if v is not None})
-    )
+    done = await chosen.model.train(groups, config=train)
     said = f"step {done.step} published" if done.published else f"no step published: {_why(done)}"
     typer.echo(f"{chosen.model.name}: {said}", err=quiet)
     return results, {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -11,15 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from art.cli._settings import Set, merged, only, parsed
+
 if TYPE_CHECKING:
     from art.config.server import ServerConfig
     from art.server.state import Gateway
 
 logger = logging.getLogger(__name__)
 
-_UPSTREAM = "Another model to pass requests on to: NAME=URL[,model=...,api_key_env=...]; repeatable."
+JSON_LINES = "art.cli._output:Serving"
+SECTIONS = ("server", "engine", "trainer")
 _REMOTE = "Permit plain HTTP on a host that other machines reach: keys and texts can be read on the way."
-_PROXY = "Believe the X-Forwarded-For of this address or network, a proxy's; repeatable."
 _DETERMINISTIC = "Make seeded runs repeat themselves, bit by bit; slower."
 _REDACT = "Take out of what is stored: standard, or names as email,card (docs/sensitive-data.md)."
 _CONTENT = "full, or none: keep numbers and fates, and nothing that anybody said."
@@ -30,8 +33,8 @@ def command(
     path: Annotated[Path | None, typer.Option(help="Folder of the server (default: .art).")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (default: 127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one (default: 7999).")] = None,
-    engine: Annotated[str | None, typer.Option(help="torch, or scripted for tests (default: torch).")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with settings.")] = None,
+    set_: Set = None,
     tls_cert: Annotated[
         Path | None, typer.Option(help="Certificate chain (PEM): host and port speak TLS, not plain HTTP.")
     ] = None,
@@ -39,29 +42,28 @@ def command(
         Path | None, typer.Option(help="Its key (PEM), where it is not in the same file.")
     ] = None,
     allow_remote: Annotated[bool, typer.Option("--allow-remote", help=_REMOTE)] = False,
-    allowed_host: Annotated[
-        list[str] | None, typer.Option(help="A name of this server behind a proxy; repeatable.")
-    ] = None,
-    behind_proxy: Annotated[list[str] | None, typer.Option(metavar="ADDRESS", help=_PROXY)] = None,
-    upstream: Annotated[list[str] | None, typer.Option(help=_UPSTREAM)] = None,
     redact: Annotated[str | None, typer.Option(help=_REDACT)] = None,
     content: Annotated[str | None, typer.Option(help=_CONTENT)] = None,
     deterministic: Annotated[bool, typer.Option("--deterministic", help=_DETERMINISTIC)] = False,
-    stop_with_clients: Annotated[
-        bool,
-        typer.Option("--stop-with-clients", help="Stop when no local program uses it any more."),
+    # Of programs that start a server, and of no person: LocalBackend, and tests.
+    stop_with_clients: Annotated[bool, typer.Option("--stop-with-clients", hidden=True)] = False,
+    engine: Annotated[str | None, typer.Option(hidden=True)] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Say where it answers as one line of JSON (art schema).")
     ] = False,
 ) -> None:
-    """Serve models, record rollouts, train.
+    """Serve models, record rollouts, train, and show the dashboard.
+
+    What has no flag here is set by --set, by the environment (ART_SERVER__STOP_SECONDS) or in a TOML file. The first
+    Ctrl-C lets a training step in progress end, the second stops at once.
 
     Examples:
 
       art serve --path runs/weather --port 8000
 
-      art serve --host 0.0.0.0 --tls-cert chain.pem --tls-key key.pem
+      art serve --host 0.0.0.0 --tls-cert chain.pem --tls-key key.pem --set server.allowed_hosts=art.example.com
     """
     from art.config.load import load_config
-    from art.config.upstreams import parse_flag
 
     serve = _server()
     flags: dict[str, dict[str, Any]] = {
@@ -72,19 +74,29 @@ def command(
             "tls_cert": tls_cert,
             "tls_key": tls_key,
             "allow_remote": allow_remote or None,
-            "allowed_hosts": tuple(allowed_host) if allowed_host else None,
-            "trusted_proxies": tuple(behind_proxy) if behind_proxy else None,
             "stop_with_clients": stop_with_clients or None,
             "deterministic": deterministic or None,
             "redact": redact,
             "content": content,
-            "upstreams": dict(map(parse_flag, upstream)) if upstream else None,
         },
         "engine": {"kind": engine},
     }
-    loaded = load_config(flags=flags, file=config)
+    more = only(parsed(set_ or []), SECTIONS)
+    if upstreams := more.get("server", {}).get("upstreams"):
+        more["server"]["upstreams"] = _upstreams(upstreams)
+    loaded = load_config(flags=merged(more, flags), file=config)
     _log_to(loaded.server)
-    asyncio.run(serve(loaded.server, on_ready=_say_ready))
+    asyncio.run(serve(loaded.server, on_ready=_say_json if as_json else _say_ready))
+
+
+def _upstreams(given: Any) -> Any:
+    """`--set server.upstreams.NAME=URL,model=...`, or setting by setting."""
+    from art.config.upstreams import parse_flag
+
+    if not isinstance(given, dict):
+        return given
+    whole = [f"{name}={value}" for name, value in given.items() if isinstance(value, str)]
+    return {**given, **dict(map(parse_flag, whole))}
 
 
 def _server() -> Callable[..., Coroutine[Any, Any, None]]:
@@ -132,3 +144,17 @@ def _say_ready(gateway: Gateway) -> None:
         typer.echo(f"art serve: {gateway.tls_url}  and for programs on this machine")
     typer.echo(f"art serve: {gateway.url}  folder {gateway.root}")
     typer.echo(f"admin key: {gateway.root / 'server' / 'admin.key'}")
+    typer.echo(f"dashboard: {gateway.url}/  (art ui {gateway.root} opens it)")
+
+
+def _say_json(gateway: Gateway) -> None:
+    from art.cli._output import Serving
+
+    ready = Serving(
+        url=gateway.url,
+        tls_url=gateway.tls_url,
+        path=str(gateway.root),
+        admin_key_file=str(gateway.root / "server" / "admin.key"),
+        pid=os.getpid(),
+    )
+    typer.echo(ready.model_dump_json())

@@ -23,9 +23,11 @@ class EngineConfig(BaseModel):
     context: int | None = Field(None, ge=16)
     """Tokens of prompt and completion together; None is the base model's."""
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of the weights; `auto` is bf16 where the machine multiplies it in hardware. The trainer has its own."""
     threads: int | None = Field(None, ge=1)
     """CPU threads of the worker; None is every core it may use."""
     prefix_cache: bool = True
+    """Compute the beginning that prompts have in common once."""
     max_adapters: int | None = Field(None, ge=1)
     """Adapter versions held in memory at once."""
 

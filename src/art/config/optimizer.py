@@ -24,10 +24,15 @@ class OptimizerConfig(BaseModel):
     max_grad_norm: float = Field(default=1.0, gt=0)
     """The gradient is scaled down to this norm, over all trained weights, where it is longer."""
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Decay, an update, of the running mean of the gradient (adamw, adam)."""
     adam_beta2: float = Field(default=0.99, ge=0, lt=1)
+    """The same of its square. 0.99 forgets within a hundred updates, which is what a run of few steps needs."""
     adam_epsilon: float = Field(default=1e-8, gt=0)
+    """Added to the root of that square, against a division by nothing."""
     sgd_momentum: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the last step that the next one keeps (sgd)."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """Share of each weight, times the learning rate, that an update takes away. An adapter is small anyway: 0."""
     learning_rate_schedule: Schedule = "constant"
     """How the learning rate falls behind the warm-up, down to `learning_rate_floor`: algorithms/schedules.py."""
     warmup_updates: int = Field(default=0, ge=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from urllib.parse import urlsplit
@@ -21,7 +22,8 @@ TRACKERS = {
     "OTEL_EXPORTER_OTLP_ENDPOINT": "OpenTelemetry",
     "SENTRY_DSN": "Sentry",
 }
-"""Variables by which libraries that an agent may use begin to send what they see. ART itself reads none of them."""
+"""Variables by which libraries that an agent may use begin to send what they see. ART sends nothing because one of them is
+set: a tracker is asked for by name, and then its library may read them."""
 MODELS = {
     "OPENAI_API_KEY": ("OPENAI_BASE_URL", "https://api.openai.com"),
     "ANTHROPIC_API_KEY": ("ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
@@ -68,3 +70,14 @@ def host_of(url: str) -> str:
 
 def _has_port(url: str, place: str) -> bool:
     return place.rpartition("]")[2].rpartition("@")[2].rpartition(":")[2].isdigit() and ":" in place
+
+
+def is_loopback(place: str) -> bool:
+    """Whether a host, with or without a port, is this machine."""
+    host = place.rpartition("]")[0].lstrip("[") or place.partition(":")[0]
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

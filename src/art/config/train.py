@@ -24,7 +24,7 @@ _CLIPS: dict[str, tuple[float, float]] = {
 }
 """(epsilon, epsilon_high) of a loss where they are not set. A loss by import path has those of ppo."""
 _OWN_LOSS = re.compile(r"[\w.]+:[\w.]+|\w+(\.\w+)+")
-_OTHER_WORDS = {
+OTHER_WORDS = {
     "lr": "learning_rate",
     "clip_range": "epsilon",
     "epsilon_low": "epsilon",
@@ -268,7 +268,7 @@ def require_loss(value: object, where: str) -> None:
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for an unknown option: the one that was probably meant, else all there are."""
     options = sorted(known)
-    meant = _OTHER_WORDS.get(name) or next(iter(difflib.get_close_matches(name, options, n=1)), None)
+    meant = OTHER_WORDS.get(name) or next(iter(difflib.get_close_matches(name, options, n=1)), None)
     return f"did you mean {meant}?" if meant else f"the options are: {', '.join(options)}"
 
 

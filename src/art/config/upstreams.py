@@ -115,7 +115,7 @@ def read_key(
 
 
 def parse_flag(text: str) -> tuple[str, dict[str, Any]]:
-    """`--upstream NAME=URL[,setting=value...]` as a name and its settings. ConfigError for anything else."""
+    """`NAME=URL[,setting=value...]`, one upstream in a line, as a name and its settings. ConfigError for anything else."""
     name, _, rest = text.partition("=")
     url, *others = rest.split(",")
     settings: dict[str, Any] = {"base_url": url.strip()}
@@ -123,8 +123,8 @@ def parse_flag(text: str) -> tuple[str, dict[str, Any]]:
         field, equals, value = item.partition("=")
         if not equals:
             raise ConfigError(
-                f"--upstream {name}: {item!r} is no setting",
-                hint="--upstream teacher=https://api.openai.com/v1,model=gpt-4o,api_key_env=OPENAI_API_KEY",
+                f"server.upstreams.{name}: {item!r} is no setting",
+                hint="server.upstreams.teacher=https://api.openai.com/v1,model=gpt-4o,api_key_env=OPENAI_API_KEY",
             )
         settings[field.strip()] = value.strip().split("+") if field.strip() == "routes" else value.strip()
     return name.strip(), settings

@@ -12,9 +12,9 @@ from art.errors import Conflict, InvalidInput
 from art.evals.plain import PlainSession
 from art.evals.result import EvalResult, EvalRun, Prices, ScenarioRuns
 from art.rollouts.failure import is_infrastructure
-from art.rollouts.fit import RETRY_SECONDS, as_agent, scenario_id
+from art.rollouts.fit import RETRY_SECONDS, scenario_id
 from art.rollouts.gather import gather_trajectories
-from art.rollouts.wrap import RewardFunction, WrappedAgent
+from art.rollouts.wrap import RewardFunction, WrappedAgent, as_agent
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types.policy import Purpose
 
@@ -55,20 +55,23 @@ async def evaluate(
     agent = as_agent(rollout, reward)
     at = await _step(model, step)
     runner = _Runner(model=model, agent=agent, step=at, seed=seed, retries=infra_retries)
+    began = time.monotonic()
     found = [[EvalRun() for _ in range(repeats)] for _ in scenarios]
-    results = await gather_trajectories(
-        [
-            runner.run(scenario, member, found[number])
-            for number, scenario in enumerate(scenarios)
-            for member in range(repeats)
-        ],
-        pbar_desc="evaluation",
-        max_exceptions=max_exceptions,
-        max_concurrency=1 if agent.exclusive else max_concurrency,
-    )
+    with model.counting("eval"):
+        results = await gather_trajectories(
+            [
+                runner.run(scenario, member, found[number])
+                for number, scenario in enumerate(scenarios)
+                for member in range(repeats)
+            ],
+            pbar_desc="evaluation",
+            max_exceptions=max_exceptions,
+            max_concurrency=1 if agent.exclusive else max_concurrency,
+        )
     if split is not None:
         groups = [TrajectoryGroup(results[n * repeats : (n + 1) * repeats]) for n in range(len(scenarios))]
-        await model.log(groups, split=split, step=at)
+        metrics = {"time/step_eval_s": time.monotonic() - began}
+        await model.log(groups, split=split, metrics=metrics, step=at)
     name = model.get_inference_name() if at is None else f"{model.project}/{model.name}@{at}"
     return EvalResult(
         model=name,

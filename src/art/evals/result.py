@@ -214,6 +214,11 @@ class EvalResult(BaseModel):
             )
         return out
 
+    def _repr_html_(self) -> str:
+        from art.notebook import evaluation_html
+
+        return evaluation_html(self)
+
     def _first_error(self) -> str:
         return next((run.error.splitlines()[0] for run in self.runs if run.error), "")
 

@@ -49,6 +49,8 @@ class Program:
     """Seconds for one run."""
     stdin: int | None = asyncio.subprocess.DEVNULL
     """None: the program reads what we would read."""
+    folder: Path | None = None
+    """Where program and reward command run; None: where we do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +146,7 @@ async def _run(
         stdin=program.stdin,
         on_output=output,
         timeout=program.timeout,
+        cwd=program.folder,
     )
     name = Path(program.command[0]).name
     if ended.status != 0:
@@ -195,6 +198,7 @@ async def _judge(
             stdin=stdin,
             on_output=said.keep,
             timeout=REWARD_SECONDS,
+            cwd=program.folder,
         )
     found = None if ended.status != 0 else printed_reward(bytes(said.output), "the reward command")
     if found is None:

@@ -12,19 +12,22 @@ import inspect
 import json
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from art.backends.options import train_config
+from art.config.budget import Budget
 from art.config.train import TrainConfig
 from art.errors import InvalidInput
+from art.rollouts.agent import RolloutAgent
 from art.rollouts.failure import is_infrastructure
 from art.rollouts.fit_report import (
     FitResult,
     FitStep,
+    ended_early,
     examples_of,
     nothing_learned,
     progress_line,
@@ -32,14 +35,15 @@ from art.rollouts.fit_report import (
     where_it_stands,
 )
 from art.rollouts.gather import gather_trajectories, gather_trajectory_groups
-from art.rollouts.signature import GIVEN
-from art.rollouts.wrap import RewardFunction, WrappedAgent, wrap
+from art.rollouts.purse import Purse, budget_of
+from art.rollouts.wrap import RewardFunction, runnable
 from art.trajectories import Trajectory, TrajectoryGroup, is_choice
 from art.types.policy import Purpose
 from art.types.wire import ModelInfo
 from art.utils.console import say
 
 if TYPE_CHECKING:
+    from art.integrations.registry import Asked
     from art.model import TrainableModel
 
 RETRY_SECONDS = 1.0
@@ -66,49 +70,49 @@ async def fit(
     max_exceptions: int | float = 0.25,
     infra_retries: int = 3,
     seed: int = 0,
+    budget: Budget | Mapping[str, Any] | None = None,
+    trackers: Sequence[Asked] = (),
     on_step: OnStep | None = None,
+    should_stop: Callable[[], bool] | None = None,
     verbose: bool = True,
 ) -> FitResult:
     """Train `model` until it has seen `steps` batches, each of `groups_per_step` * `rollouts_per_group` runs.
 
-    The server counts batches: each train call of the model is one, those written by hand included. So a fit
-    that is run again goes on where it stopped.
-    `rollout` is a wrapped agent (`art.wrap`), anything `art.wrap` takes, or `async def rollout(model, scenario)`
-    that returns an `art.Trajectory`, a number, or what `reward(result[, scenario])` judges.
-    `eval_scenarios` are run at the end, and every `eval_every` batches; the model must be registered.
+    The server counts a model's train calls as batches, so a fit that is run again goes on where it stopped. `rollout` is
+    what `art.wrap` takes or gives, or `async def rollout(model, scenario)` that returns an `art.Trajectory`, a number, or
+    what `reward(result[, scenario])` judges. `eval_scenarios` are run at the end, and every `eval_every` batches.
     An agent's exceptions are kept with their groups up to `max_exceptions` per batch (a count, or a share below
     1). Infrastructure failures are retried `infra_retries` times with a fresh rollout and are never a reward.
+    `budget` (art.config.budget.Budget, or its fields `usd`, `tokens`, `seconds`) ends the run after the batch that reaches
+    it, earlier runs counted; so does `should_stop` once it is true. `trackers` get the rows too (docs/trackers.md).
     """
-    _check_positive(steps=steps, groups_per_step=groups_per_step, rollouts_per_group=rollouts_per_group)
-    _check_positive(eval_rollouts=eval_rollouts)
-    _check_scenarios(scenarios)
+    per = {"groups_per_step": groups_per_step, "rollouts_per_group": rollouts_per_group}
+    _check(scenarios, steps=steps, eval_rollouts=eval_rollouts, **per)
     runner = _Runner(
         model=model,
-        agent=(agent := as_agent(rollout, reward)),
+        agent=(agent := runnable(rollout, reward)),
         config=config,
         rollouts_per_group=rollouts_per_group,
         max_concurrency=1 if agent.exclusive else max_concurrency,
         max_exceptions=max_exceptions,
         infra_retries=infra_retries,
         seed=seed,
+        verbose=verbose,
     )
-    tell, info = say if verbose else _silent, await _known(model, config)
-    tell(where_it_stands(model.name, batch=(batch := info.batch), step=info.step, steps=steps))
-    done: list[FitStep] = []
-    while batch < steps:
-        chosen = scenarios_of_batch(scenarios, batch, groups_per_step, seed)
-        with _telling(tell, stopped(model.name, batch=batch, steps=steps)):
-            report = await runner.batch(chosen, batch, first=not done)
-        batch = report.batch
-        if eval_scenarios and (batch >= steps or (eval_every is not None and batch % eval_every == 0)):
-            measured = await runner.evaluate(eval_scenarios, eval_rollouts, report.step)
-            report = replace(report, eval_reward=measured)
-        done.append(report)
-        tell(progress_line(model.name, report, steps))
-        await _call_back(on_step, report)
-    tell(note := nothing_learned(model.name, done))
-    step, path = await runner.latest()
-    return FitResult(step=step, batch=batch, steps=done, checkpoint_path=path, note=note)
+    loop = _Loop(
+        runner=runner,
+        scenarios=scenarios,
+        steps=steps,
+        groups_per_step=groups_per_step,
+        eval_scenarios=eval_scenarios,
+        eval_every=eval_every,
+        eval_rollouts=eval_rollouts,
+        purse=Purse(budget_of(budget), say if verbose else _silent),
+        on_step=on_step,
+        should_stop=should_stop,
+    )
+    async with model.tracking.during(trackers):
+        return await loop.go(await _known(model, config))
 
 
 @contextmanager
@@ -127,13 +131,10 @@ async def _call_back(on_step: OnStep | None, report: FitStep) -> None:
         await answer
 
 
-def _check_positive(**values: int) -> None:
-    for name, value in values.items():
+def _check(scenarios: object, **counts: int) -> None:
+    for name, value in counts.items():
         if value < 1:
             raise InvalidInput(f"{name} is {value}", hint="give at least 1")
-
-
-def _check_scenarios(scenarios: object) -> None:
     if isinstance(scenarios, str | bytes) or not (
         hasattr(scenarios, "__len__") and hasattr(scenarios, "__getitem__")
     ):
@@ -162,13 +163,14 @@ class _Runner:
     """Runs the agent on scenarios, with retries and bounds."""
 
     model: TrainableModel[Any, Any]
-    agent: WrappedAgent
+    agent: RolloutAgent
     config: TrainConfig | None
     rollouts_per_group: int
     max_concurrency: int | None
     max_exceptions: int | float
     infra_retries: int
     seed: int
+    verbose: bool
 
     async def batch(self, chosen: Sequence[Any], batch: int, *, first: bool = False) -> FitStep:
         """Run, train and log one batch; `batch` counts those before it.
@@ -177,7 +179,8 @@ class _Runner:
         the batch is not counted.
         """
         started = time.monotonic()
-        groups = await self.groups(chosen, batch)
+        with self.model.counting("train"):
+            groups = await self.groups(chosen, batch)
         if first:
             _require_calls(self.model.name, groups)
         result = await self.model.train(groups, config=self.config)
@@ -224,13 +227,14 @@ class _Runner:
             pending.append(TrajectoryGroup(members, metadata=metadata))
         return await gather_trajectory_groups(
             pending,
-            pbar_desc=f"batch {batch + 1}",
+            pbar_desc=f"batch {batch + 1}" if self.verbose else None,
             max_exceptions=self.max_exceptions,
             max_concurrency=self.max_concurrency,
         )
 
     async def evaluate(self, scenarios: Sequence[Any], rollouts: int, step: int) -> float:
         """The mean reward over `rollouts` runs of each scenario; logged under `val`."""
+        began = time.monotonic()
         members = [
             self._rollout(
                 scenario, purpose=Purpose.EVALUATE, scenario_id=scenario_id(scenario), member=member
@@ -238,13 +242,16 @@ class _Runner:
             for scenario in scenarios
             for member in range(rollouts)
         ]
-        results = await gather_trajectories(
-            members,
-            pbar_desc="evaluation",
-            max_exceptions=self.max_exceptions,
-            max_concurrency=self.max_concurrency,
-        )
-        await self.model.log(results, split="val", step=step)
+        with self.model.counting("eval"):
+            results = await gather_trajectories(
+                members,
+                pbar_desc="evaluation" if self.verbose else None,
+                max_exceptions=self.max_exceptions,
+                max_concurrency=self.max_concurrency,
+            )
+        groups = [TrajectoryGroup(results[n : n + rollouts]) for n in range(0, len(results), rollouts)]
+        metrics = {"time/step_eval_s": time.monotonic() - began}
+        await self.model.log(groups, split="val", metrics=metrics, step=step)
         rewards = [result.reward for result in results if isinstance(result, Trajectory)]
         if not rewards:
             raise InvalidInput("no evaluation run ended with a reward", hint="see the group's exceptions")
@@ -259,6 +266,59 @@ class _Runner:
                     raise
             await asyncio.sleep(RETRY_SECONDS * 2**attempt)
         raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Loop:
+    """Batch after batch, with evaluations in between, until all are done or the budget is used up."""
+
+    runner: _Runner
+    scenarios: Sequence[Any]
+    steps: int
+    groups_per_step: int
+    eval_scenarios: Sequence[Any] | None
+    eval_every: int | None
+    eval_rollouts: int
+    purse: Purse
+    on_step: OnStep | None
+    should_stop: Callable[[], bool] | None
+
+    def tell(self, line: str) -> None:
+        """Show a line, unless the fit is to be silent."""
+        if self.runner.verbose:
+            say(line)
+
+    async def go(self, info: ModelInfo) -> FitResult:
+        """All batches from where the model stands."""
+        runner, steps, name, batch = self.runner, self.steps, self.runner.model.name, info.batch
+        self.tell(where_it_stands(name, batch=batch, step=info.step, steps=steps))
+        await self.purse.look_back(runner.model)
+        done: list[FitStep] = []
+        while batch < steps and not self.purse.reason and not (self.should_stop and self.should_stop()):
+            chosen = scenarios_of_batch(self.scenarios, batch, self.groups_per_step, runner.seed)
+            with _telling(self.tell, stopped(name, batch=batch, steps=steps)):
+                report = await runner.batch(chosen, batch, first=not done)
+            batch = report.batch
+            report = await self._evaluated(report)
+            done.append(report)
+            self.tell(progress_line(name, report, steps))
+            self.purse.spend(report.metrics)
+            await _call_back(self.on_step, report)
+        self.tell(ended_early(name, self.purse.reason, batch=batch, steps=steps))
+        self.tell(note := nothing_learned(name, done))
+        step, path = await runner.latest()
+        stopped_by = self.purse.reason if batch < steps else ""
+        return FitResult(step, batch, done, checkpoint_path=path, note=note, stopped_by=stopped_by)
+
+    async def _evaluated(self, report: FitStep) -> FitStep:
+        """The report with the evaluation that is due after it."""
+        due = report.batch >= self.steps or (
+            self.eval_every is not None and report.batch % self.eval_every == 0
+        )
+        if not self.eval_scenarios or not due:
+            return report
+        measured = await self.runner.evaluate(self.eval_scenarios, self.eval_rollouts, report.step)
+        return replace(report, eval_reward=measured)
 
 
 def _require_calls(model: str, groups: Sequence[TrajectoryGroup]) -> None:
@@ -277,41 +337,6 @@ def _calls(run: Trajectory) -> bool:
     """Whether the run may hold a choice of the model."""
     histories = [run.messages_and_choices, *(more.messages_and_choices for more in run.additional_histories)]
     return any(is_choice(item) for history in histories for item in history)
-
-
-def as_agent(rollout: Any, reward: RewardFunction | None) -> WrappedAgent:
-    """`rollout` as a wrapped agent. A function of two arguments is taken for `rollout(model, scenario)`."""
-    if isinstance(rollout, WrappedAgent):
-        if reward is not None:
-            raise InvalidInput(
-                "fit was given a reward beside a wrapped agent", hint="give the reward to art.wrap alone"
-            )
-        return rollout
-    if inspect.isroutine(rollout):
-        places = [
-            parameter
-            for parameter in inspect.signature(rollout).parameters.values()
-            if parameter.default is parameter.empty
-            and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        ]
-        if len(places) == 2 and not any(place.name in GIVEN for place in places):
-            return wrap(_model_first(rollout), reward)
-    return wrap(rollout, reward)
-
-
-def _model_first(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    if inspect.iscoroutinefunction(function):
-        coroutine_function = cast(Callable[..., Coroutine[Any, Any, Any]], function)
-
-        async def run_async(model: Any, scenario: Any) -> Any:
-            return await coroutine_function(model, scenario)
-
-        return run_async
-
-    def run(model: Any, scenario: Any) -> Any:
-        return function(model, scenario)
-
-    return run
 
 
 def scenarios_of_batch(scenarios: Sequence[Any], batch: int, groups_per_step: int, seed: int) -> list[Any]:

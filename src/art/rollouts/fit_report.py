@@ -62,11 +62,18 @@ class FitResult:
     """Folder of the latest checkpoint, on the server's machine."""
     note: str = ""
     """Why this run published nothing and what to do about it; empty when it published."""
+    stopped_by: str = ""
+    """The budget that ended it before all batches were done; empty otherwise."""
 
     @property
     def published(self) -> int:
         """How many batches of this run published a step."""
         return sum(step.published for step in self.steps)
+
+    def _repr_html_(self) -> str:
+        from art.notebook import fit_html
+
+        return fit_html(self)
 
     def __repr__(self) -> str:
         parts = [f"step={self.step}", f"batch={self.batch}", f"published={self.published}/{len(self.steps)}"]
@@ -123,6 +130,13 @@ def where_it_stands(model: str, *, batch: int, step: int, steps: int) -> str:
 def stopped(model: str, *, batch: int, steps: int) -> str:
     """What a fit says that is cancelled, by Ctrl-C for one."""
     return f"{model}: stopped after batch {batch} of {steps}; run again, it goes on there"
+
+
+def ended_early(model: str, reason: str, *, batch: int, steps: int) -> str:
+    """What a fit says that its budget ended; empty for one that is done."""
+    if not reason or batch >= steps:
+        return ""
+    return f"{model}: {reason}; ended after batch {batch} of {steps}, a larger budget goes on there"
 
 
 def why(report: FitStep) -> str:

@@ -128,6 +128,17 @@ def record_metrics(trajectory: Trajectory) -> None:
         trajectory.metrics.setdefault("completion_tokens", fmean(known))
 
 
+def sampled_tokens(trajectory: Trajectory) -> int:
+    """Sampled tokens of all its calls, as the server or its choices tell it."""
+    if trajectory.sampled_tokens is not None:
+        return trajectory.sampled_tokens
+    histories = [
+        trajectory.messages_and_choices,
+        *(more.messages_and_choices for more in trajectory.additional_histories),
+    ]
+    return sum(_sampled(item) for items in histories for item in items if is_choice(item))
+
+
 def _sampled(choice: Any) -> int:
     """Sampled tokens of a choice; 0 where it does not tell. Reads without dumping: choices are long."""
     if isinstance(choice, Mapping):

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable, Mapping, Sized
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence, Sized
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from art.backends.options import train_config
+from art.config.budget import Budget
 from art.errors import Conflict
 from art.rollouts.pipeline_groups import GroupRolloutFn
 from art.rollouts.pipeline_retention import CheckpointRetentionStrategy, Retention
-from art.rollouts.pipeline_run import PipelineRun, PipelineSettings
+from art.rollouts.pipeline_run import OnTrained, PipelineRun, PipelineSettings
 from art.rollouts.pipeline_scenarios import Position, Scenarios
 from art.rollouts.pipeline_signals import first_signal_asks
 from art.rollouts.pipeline_status import StatusReporter
 from art.rollouts.pipeline_step import EvalFn, Program
+from art.rollouts.purse import Purse, budget_of
 
 if TYPE_CHECKING:
     from art.backends.protocol import Backend
+    from art.integrations.registry import Asked
     from art.model import TrainableModel
 
 STOPPING = "stopping after the step in hand; Ctrl-C again stops at once"
@@ -47,11 +50,21 @@ class PipelineTrainer:
     Checkpoints: every `checkpoint_retention_interval` train calls what `checkpoint_retention_strategy` does not
     keep is deleted. Every published step is saved, so that `save_checkpoint` changes nothing.
 
+    `budget` (art.config.budget.Budget, or a mapping with `usd`, `tokens`, `seconds`) ends the run after the step that reaches
+    it, earlier runs counted; `stopped_by` then says so.
+
+    `trackers`: where rows are reported to besides the model's `report_metrics`, as in `art.fit`.
+
     Resuming: after each step the model's state says which scenarios are done; `resume` goes on there, gives those
     out again whose groups were not trained, and needs the same scenarios in the same order.
 
+    `on_step(result, status)`, an attribute, is told of each train call when it has ended.
+
     InvalidInput and ConfigError name an option that cannot be.
     """
+
+    on_step: OnTrained | None = None
+    _asked_to_stop = False
 
     def __init__(
         self,
@@ -84,6 +97,8 @@ class PipelineTrainer:
         checkpoint_retention_strategy: CheckpointRetentionStrategy | None = None,
         checkpoint_retention_interval: int = 1,
         resume: bool = True,
+        budget: Budget | Mapping[str, Any] | None = None,
+        trackers: Sequence[Asked] = (),
         **train_options: Any,
     ) -> None:
         self._settings = PipelineSettings(
@@ -103,16 +118,14 @@ class PipelineTrainer:
         train_config(options, type(backend).__name__)  # refused now, not after the first batch was sampled
         retention = Retention(checkpoint_retention_strategy, checkpoint_retention_interval)
         self._program = Program(model, backend, rollout_fn, config, eval_fn, options, retention)
-        total = (
-            len(scenarios) if total_scenarios is None and isinstance(scenarios, Sized) else total_scenarios
-        )
-        self._reporter = StatusReporter(model.name, log_interval_seconds, status_ewa_alpha, total)
-        self._resume = resume
-        self._source = scenarios
+        if total_scenarios is None and isinstance(scenarios, Sized):
+            total_scenarios = len(scenarios)
+        self._reporter = StatusReporter(model.name, log_interval_seconds, status_ewa_alpha, total_scenarios)
+        self._resume, self._source, self._trackers = resume, scenarios, trackers
+        self._budget, self.stopped_by = budget_of(budget), ""
         self._scenarios: Scenarios | None = None
         self._run: PipelineRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asked_to_stop = False
 
     async def train(self, handle_signals: bool = True) -> None:
         """Run until `max_steps` are done, the scenarios are used up, or a stop is asked for.
@@ -129,7 +142,8 @@ class PipelineTrainer:
         self._loop = asyncio.get_running_loop()
         try:
             with first_signal_asks(self._signalled) if handle_signals else nullcontext():
-                await self._train()
+                async with self._program.model.tracking.during(self._trackers):
+                    await self._train()
         finally:
             self._run, self._loop, self._asked_to_stop = None, None, False
 
@@ -162,12 +176,19 @@ class PipelineTrainer:
             self._scenarios = Scenarios(self._source, position)
             said = _where_it_stands(position, info.step)
         self._reporter.begin(said)
+        purse = Purse(self._budget, self._reporter.tell)
+        await purse.look_back(model)
         self._run = PipelineRun(
-            self._program, self._settings, self._reporter, scenarios=self._scenarios, info=info
+            self._program, self._settings, self._reporter, scenarios=self._scenarios, info=info, purse=purse
         )
-        if self._asked_to_stop:
+        self._run.on_step = self.on_step
+        if self._asked_to_stop or purse.reason:
             self._run.request_stop()
-        await self._run.go()
+        try:
+            await self._run.go()
+        finally:
+            self.stopped_by = purse.reason
+        self._reporter.tell(purse.reason)
 
 
 def _options(named: Mapping[str, Any], normalize_advantages: bool, save_checkpoint: bool) -> dict[str, Any]:

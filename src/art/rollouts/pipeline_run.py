@@ -7,9 +7,9 @@ back here. So there is no lock, and no exception that nobody hears.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from art.backends.results import TrainResult
 from art.errors import InvalidInput, TrainingFailed
@@ -18,11 +18,14 @@ from art.rollouts.pipeline_scenarios import Scenarios
 from art.rollouts.pipeline_schedule import FinishedGroup, Schedule
 from art.rollouts.pipeline_status import PipelineStatus, StatusReporter
 from art.rollouts.pipeline_step import IdleMeter, Program, Stepper
+from art.rollouts.purse import Purse
 from art.trajectories import TrajectoryGroup
 from art.types.wire import ModelInfo
 
 BATCHES_AT_MOST = 10
 """Default of `max_batch_size`, in smallest batches."""
+OnTrained: TypeAlias = Callable[[TrainResult, PipelineStatus], None]
+"""(what a train call gave, where the run stands)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +78,8 @@ class PipelineSettings:
 class PipelineRun:
     """From `go` to its end. `request_stop` ends it after the step in hand."""
 
+    on_step: OnTrained | None = None
+
     def __init__(
         self,
         program: Program,
@@ -83,6 +88,7 @@ class PipelineRun:
         *,
         scenarios: Scenarios,
         info: ModelInfo,
+        purse: Purse,
     ) -> None:
         self._program = program
         self._settings = settings
@@ -93,6 +99,7 @@ class PipelineRun:
             program, scenarios, self._idle, step=info.step, batch=info.batch, say=reporter.tell
         )
         self._schedule = settings.schedule()
+        self._purse = purse
         self._stop = asyncio.Event()
         self._evaluation_due = settings.eval_at_start and program.eval_fn is not None
         self._next: tuple[int, Any] | None = None
@@ -177,7 +184,8 @@ class PipelineRun:
         if self._evaluation_due:
             # The next step waits for it, so that everything it samples comes from the step it is logged at.
             self._evaluation_due = False
-            self._evaluating = asyncio.create_task(self._stepper.evaluate(), name="pipeline evaluation")
+            with self._program.model.counting("eval"):
+                self._evaluating = asyncio.create_task(self._stepper.evaluate(), name="pipeline evaluation")
             return True
         if self._schedule.complete:
             return False
@@ -219,7 +227,8 @@ class PipelineRun:
             self._schedule.start()
             program = self._program
             group = run_group(program.rollout_fn, program.model, scenario, program.config)
-            task = asyncio.create_task(group, name=f"pipeline group {number}")
+            with program.model.counting("train"):  # a task keeps the context that it is made in
+                task = asyncio.create_task(group, name=f"pipeline group {number}")
             self._rollouts[task] = (number, self._stepper.step)
 
     # -- what has ended
@@ -266,6 +275,9 @@ class PipelineRun:
 
     def _collect_step(self, result: TrainResult) -> None:
         self._schedule.trained()
+        self._purse.spend(self._stepper.row)
+        if self._purse.reason:
+            self._stop.set()
         self._in_vain, self._hopeless = 0, None
         every = self._settings.eval_every_n_steps
         due = bool(every) and result.published and result.step % every == 0
@@ -276,6 +288,8 @@ class PipelineRun:
             published=result.published,
             reason=result.reason,
         )
+        if self.on_step is not None:
+            self.on_step(result, self.status())
 
 
 async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:

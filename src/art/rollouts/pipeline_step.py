@@ -86,6 +86,8 @@ class Stepper:
     """Discarded and not logged yet."""
     failed: list[TrajectoryGroup] = field(default_factory=list)
     """Without a trajectory, and not logged yet."""
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """Of the last step, as it was logged."""
     retained: Retained = field(default_factory=Retained)
     """What the retention strategy kept the last time."""
     ready: float = field(default_factory=time.monotonic)
@@ -106,6 +108,7 @@ class Stepper:
         discarded = await self.log_discarded()
         failed, self.failed = self.failed, []
         now = time.monotonic()
+        wall, actor_idle = now - self.ready, self.idle.take()
         metrics = {
             **result.metrics,
             **standing,
@@ -113,14 +116,16 @@ class Stepper:
             "train/discarded_stale_groups": float(discarded),
             "pipeline/failed_groups": float(len(failed)),
             "throughput/step_trainer_idle_s": idle,
-            "throughput/step_actor_idle_s": self.idle.take(),
-            "time/step_wall_s": now - self.ready,
+            "throughput/step_actor_idle_s": actor_idle,
+            "time/step_wall_s": wall,
             CHECKPOINT_SAVED: float(result.published),
         }
         if result.published:
             metrics[CHECKPOINT_CREATED_AT_UNIX] = time.time()
         self.ready = now
-        await self.program.model.log([*groups, *failed], split="train", metrics=metrics, step=self.step)
+        self.row = await self.program.model.log(
+            [*groups, *failed], split="train", metrics=metrics, step=self.step
+        )
         if result.published:
             await self._retain()
         return result

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from art.errors import ConfigError
@@ -45,8 +46,9 @@ async def run_process(
     stdin: IO[bytes] | int | None,
     on_output: Callable[[bytes], None] | None = None,
     timeout: float | None = None,
+    cwd: Path | None = None,
 ) -> Ended:
-    """Run `command` to its end. Its stdout goes to `on_output` piece by piece, or where ours goes.
+    """Run `command` to its end, in the folder `cwd`. Its stdout goes to `on_output` piece by piece, or where ours goes.
 
     The whole process group is ended when `timeout` (seconds) passes or the caller is cancelled, and what is left
     of it when the program itself has ended. ConfigError when it cannot be started.
@@ -58,6 +60,7 @@ async def run_process(
         process = await asyncio.create_subprocess_exec(
             *command,
             env=dict(environment),
+            cwd=cwd,
             stdin=stdin,
             stdout=write_fd if on_output is not None else None,
             start_new_session=True,

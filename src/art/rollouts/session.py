@@ -304,6 +304,7 @@ class RolloutSession:
             selects_rollout=True,
             initial_policy_version=info.step,
             final_policy_version=info.step,
+            sampled_tokens=sum(choice.token_count for call in info.calls for choice in call.choices),
             **fields,
         )
 

@@ -16,17 +16,18 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from art.errors import ConfigError, Conflict, InvalidInput, UnsupportedOption
+from art.rollouts.agent import RolloutAgent
 from art.rollouts.environment import session_environment, session_environment_async
 from art.rollouts.held_clients import held_clients, pointed_at, require_gateway
 from art.rollouts.isolated import IsolatedAgent, load
 from art.rollouts.session import RolloutSession
 from art.rollouts.session import rollout as open_rollout
-from art.rollouts.signature import CallPlan, SessionValues, plan_call
+from art.rollouts.signature import GIVEN, CallPlan, SessionValues, plan_call
 from art.trajectories import Trajectory, check_reward, is_choice
 from art.utils.background import run_blocking
 from art.utils.console import Notices
@@ -77,7 +78,7 @@ def wrap(
     return WrappedAgent(agent, reward, model=model, entry=entry)
 
 
-class WrappedAgent:
+class WrappedAgent(RolloutAgent):
     """A wrapped agent. `collect_trajectory(task)` runs it; `rollout(model, scenario)` is for gather and fit."""
 
     def __init__(
@@ -157,6 +158,7 @@ class WrappedAgent:
             result.reward = session.trajectory.reward
             result.metrics = {**session.metrics, **result.metrics}
             result.rollout_id = session.rollout_id
+            result.sampled_tokens = session.trajectory.sampled_tokens
             return result
         if not session.trajectory.messages_and_choices:
             self._notices.show([f"{self._label} made no call to {model.name}; such a run cannot be trained"])
@@ -286,6 +288,48 @@ class WrappedAgent:
         if inspect.isawaitable(value):
             value = await value
         return check_reward(value, f"the reward of {self._label}")
+
+
+def runnable(rollout: Any, reward: RewardFunction | None) -> RolloutAgent:
+    """What a fit runs: a RolloutAgent as it is, anything else as `as_agent` takes it."""
+    if isinstance(rollout, RolloutAgent) and reward is None:
+        return rollout
+    return as_agent(rollout, reward)
+
+
+def as_agent(rollout: Any, reward: RewardFunction | None) -> WrappedAgent:
+    """`rollout` as a wrapped agent. A function of two arguments is taken for `rollout(model, scenario)`."""
+    if isinstance(rollout, WrappedAgent):
+        if reward is not None:
+            raise InvalidInput(
+                "fit was given a reward beside a wrapped agent", hint="give the reward to art.wrap alone"
+            )
+        return rollout
+    if inspect.isroutine(rollout):
+        places = [
+            parameter
+            for parameter in inspect.signature(rollout).parameters.values()
+            if parameter.default is parameter.empty
+            and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
+        if len(places) == 2 and not any(place.name in GIVEN for place in places):
+            return wrap(_model_first(rollout), reward)
+    return wrap(rollout, reward)
+
+
+def _model_first(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    if inspect.iscoroutinefunction(function):
+        coroutine_function = cast(Callable[..., Coroutine[Any, Any, Any]], function)
+
+        async def run_async(model: Any, scenario: Any) -> Any:
+            return await coroutine_function(model, scenario)
+
+        return run_async
+
+    def run(model: Any, scenario: Any) -> Any:
+        return function(model, scenario)
+
+    return run
 
 
 async def _call(plan: CallPlan, task: Any, session: SessionValues | None) -> Any:

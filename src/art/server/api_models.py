@@ -7,7 +7,7 @@ from art.errors import Conflict, NotFound
 from art.server import history
 from art.server.endpoint import ApiCall, ApiRoute
 from art.server.ownership import require_own_files
-from art.server.registration import describe
+from art.server.registration import describe, describe_row
 from art.server.versions import ModelEntry
 from art.store.records import ModelRow, Role
 from art.types import wire
@@ -31,16 +31,24 @@ def _told(call: ApiCall, entry: ModelEntry) -> wire.ModelInfo:
 
 
 async def list_models(call: ApiCall) -> wire.ModelList:
-    entries = call.gateway.versions.entries(call.principal.project)
+    mine = call.principal.project
+    if call.gateway.read_only:  # of a base model that is gone, too: nothing has to be served
+        rows = await call.gateway.store.list_models()
+        seen = [row for row in rows if mine in (None, row.project)]
+        return wire.ModelList(models=[describe_row(row, seen=mine) for row in seen])
+    entries = call.gateway.versions.entries(mine)
     return wire.ModelList(models=[_told(call, entry) for entry in entries])
 
 
 async def get_model(call: ApiCall) -> wire.ModelInfo:
+    if call.gateway.read_only:
+        return describe_row(await _row(call), seen=call.principal.project)
     return _told(call, entry_of(call))
 
 
 async def list_checkpoints(call: ApiCall) -> wire.CheckpointList:
-    rows = await call.gateway.store.list_checkpoints(*entry_of(call).key)
+    rows = await call.gateway.store.list_checkpoints(*await _key(call))
+    leased = set() if call.gateway.read_only else entry_of(call).leased()
     return wire.CheckpointList(
         checkpoints=[
             wire.Checkpoint(
@@ -49,6 +57,7 @@ async def list_checkpoints(call: ApiCall) -> wire.CheckpointList:
                 created_at=row.info.created_at,
                 metrics=row.metrics,
                 parent_step=row.parent_step,
+                leased=row.info.step in leased,
             )
             for row in rows
         ]
@@ -97,13 +106,13 @@ async def roll_back(call: ApiCall) -> wire.ModelInfo:
 
 
 async def log(call: ApiCall) -> wire.Logged:
-    row = await _row(call, entry_of(call))
-    count = await history.record(call.gateway.store, row, call.body(wire.LogRequest))
-    return wire.Logged(rollouts=count)
+    entry_of(call)
+    row = await _row(call)
+    return await history.record(call.gateway.store, row, call.body(wire.LogRequest))
 
 
 async def get_history(call: ApiCall) -> wire.HistoryRows:
-    return wire.HistoryRows(rows=await call.gateway.store.list_history(*entry_of(call).key))
+    return wire.HistoryRows(rows=await call.gateway.store.list_history(*await _key(call)))
 
 
 def entry_of(call: ApiCall) -> ModelEntry:
@@ -111,10 +120,21 @@ def entry_of(call: ApiCall) -> ModelEntry:
     return call.gateway.versions.entry(call.param("project"), call.param("name"))
 
 
-async def _row(call: ApiCall, entry: ModelEntry) -> ModelRow:
-    row = await call.gateway.store.get_model(*entry.key)
+async def _key(call: ApiCall) -> tuple[str, str]:
+    """Project and name of the path's model; NotFound with what exists."""
+    if call.gateway.read_only:
+        row = await _row(call)
+        return row.project, row.name
+    return entry_of(call).key
+
+
+async def _row(call: ApiCall) -> ModelRow:
+    project, name = call.param("project"), call.param("name")
+    row = await call.gateway.store.get_model(project, name)
+    if row is None and call.gateway.read_only:
+        raise NotFound(f"there is no model {project}/{name}", hint="GET /api/v1/models lists them")
     if row is None:
-        raise NotFound(f"the model {entry.wire_name} is still being registered", hint="try again in a moment")
+        raise NotFound(f"the model {project}/{name} is still being registered", hint="try again in a moment")
     return row
 
 

@@ -12,7 +12,21 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from art.errors import ArtError, InfraError, InvalidInput, MethodNotAllowed, NotFound
-from art.server import api_audit, api_data, api_health, api_jobs, api_keys, api_models, api_rollouts
+from art.server import (
+    api_audit,
+    api_data,
+    api_health,
+    api_jobs,
+    api_keys,
+    api_models,
+    api_rollouts,
+    export,
+    views_detail,
+    views_key,
+    views_lists,
+    views_live,
+    views_remarks,
+)
 from art.server.dialects.anthropic import routes as anthropic_routes
 from art.server.dialects.chat import routes as chat_routes
 from art.server.dialects.completions import routes as completion_routes
@@ -22,6 +36,7 @@ from art.server.dialects.upstreams import routes as upstream_routes
 from art.server.endpoint import ApiRoute, starlette_route
 from art.server.guard import Guard
 from art.server.intake import Intake
+from art.server.page import page_routes
 from art.server.responses import error_response, shape_of
 from art.server.state import Gateway
 from art.server.upstreams import not_served, route_of
@@ -40,13 +55,19 @@ def api_routes() -> list[ApiRoute]:
             *api_keys.ROUTES,
             *api_audit.ROUTES,
             *api_data.ROUTES,
+            *views_lists.ROUTES,
+            *export.ROUTES,
+            *views_detail.ROUTES,
+            *views_remarks.ROUTES,
+            *views_live.ROUTES,
+            *views_key.ROUTES,
         ]
     )
 
 
 def build_app(gateway: Gateway) -> Starlette:
     """The application over one gateway. Starting and stopping the gateway is not its business."""
-    table: list[BaseRoute] = [starlette_route(route) for route in api_routes()]
+    table: list[BaseRoute] = [*page_routes(), *(starlette_route(route) for route in api_routes())]
     table += [*chat_routes(), *responses_routes(), *anthropic_routes(), *completion_routes(), *model_routes()]
     table += upstream_routes()  # the last: what no dialect serves
     app = Starlette(

@@ -11,6 +11,7 @@ from art.server.selection import NOT_CONTINUED, Selector, barred
 from art.store.records import JobSpec, RewardChange, SelectedTrajectory
 from art.store.rollout_rows import FAILED
 from art.store.store import Store
+from art.store.total_rows import digest
 from art.types.jobs import ChoiceFate, ChoiceRef, TrainGroup, TrainTrajectory
 from art.types.policy import Fate, RolloutStatus
 from art.types.wire import GroupIn, TrajectoryIn, TrajectoryOutcome
@@ -35,6 +36,7 @@ class Batch:
         if not group.trajectories:
             self.spec.notes.append(f"group {number} is empty and was left out")
         self.spec.raised += len(group.exceptions)
+        self.spec.scenarios += _scenarios(group)
         groups: dict[str, TrainGroup] = {}
         for index, trajectory in enumerate(group.trajectories):
             selected = SelectedTrajectory(group=number, index=index)
@@ -173,3 +175,11 @@ class Batch:
             self.spec.notes.append(
                 f"rollout {rollout_id}: the agent {label!r} has a reward and made no call (X-ART-Agent)"
             )
+
+
+def _scenarios(group: GroupIn) -> list[str]:
+    """The scenario that the program names in the metadata of a group or of its trajectories, as a digest."""
+    metadata = [group.metadata, *(trajectory.metadata for trajectory in group.trajectories)]
+    named = (item.get("scenario_id") for item in metadata)
+    found = next((name for name in named if name is not None), None)
+    return [] if found is None else [digest(str(found))]

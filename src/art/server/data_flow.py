@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import stat
 import time
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from art.config.content import ContentRule
 from art.config.data_key import FILE as DATA_KEY
 from art.config.data_key import VARIABLE
 from art.config.server import ServerConfig
+from art.config.trackers import uses_in
 from art.config.upstreams import UpstreamConfig
 from art.store.records import KeyRow, Role
 from art.types.data_flow import DataFlow, Flow
@@ -49,7 +49,7 @@ def flows_of(
         _listens(settings, url),
         *_upstreams(settings),
         _hub(),
-        Flow(kind="tracker", place="none", what="ART sends nothing to a tracker"),
+        *_trackers(root),
         *_content(settings),
         *(_retention(row) for row in retentions),
         *_folders(settings, root),
@@ -71,7 +71,7 @@ def _listens(settings: ServerConfig, url: str | None) -> Flow:
 def _upstreams(settings: ServerConfig) -> Iterator[Flow]:
     for name, config in sorted(settings.upstreams.items()):
         host = outside.host_of(config.base_url)
-        away = not _is_loopback(host)
+        away = not outside.is_loopback(host)
         what = f"requests for the model {name!r}, whole and unredacted: {_key_of(config)}"
         if away and (through := outside.proxies()):
             what += f"; by the proxy {', '.join(sorted(set(through.values())))}"
@@ -90,6 +90,17 @@ def _hub() -> Flow:
         return Flow(kind="hub", place="none", what="downloads of base models are switched off")
     what = "names of base models that are not on this machine (organisation/model); nothing that was recorded"
     return Flow(kind="hub", place=place, what=what, leaves=True)
+
+
+def _trackers(root: Path) -> Iterator[Flow]:
+    """Those that runs of this folder were sent to. A run asks for them by name; the server itself sends nothing."""
+    found = list(uses_in(root))
+    if not found:
+        yield Flow(kind="tracker", place="none", what="no run of this folder was sent to a tracker")
+    for model, use in found:
+        opened = time.strftime("%Y-%m-%d %H:%M", time.gmtime(use.last))
+        what = f"{use.name} gets of {model}: {use.what}; last opened {opened} UTC"
+        yield Flow(kind="tracker", place=use.place, what=what, leaves=use.leaves)
 
 
 def _content(settings: ServerConfig) -> Iterator[Flow]:
@@ -163,13 +174,3 @@ def _keys(keys: Sequence[KeyRow]) -> Iterator[Flow]:
         yield Flow(
             kind="key", place=f"{key.key_id}{label}", what=f"{key.role.value}{where}: {READERS[key.role]}"
         )
-
-
-def _is_loopback(place: str) -> bool:
-    host = place.rpartition("]")[0].lstrip("[") or place.partition(":")[0]
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

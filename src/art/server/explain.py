@@ -36,7 +36,7 @@ async def explain(
     for call in calls:
         item = _call(call, row, numbers)
         item.choices = [_choice(choice, call, calls, row, selection) for choice in call.choices]
-        item.withheld = await _withheld(store, call)
+        item.withheld = await withheld(store, call)
         tokenizer = _tokenizer(versions, call) if with_tokens and not item.withheld else None
         if tokenizer is not None and call.blob is not None:
             arrays = await store.read_arrays(call.blob)
@@ -58,7 +58,7 @@ async def explain(
     )
 
 
-async def _withheld(store: Store, call: CallRecord) -> str:
+async def withheld(store: Store, call: CallRecord) -> str:
     """Why the text of a call is not shown; empty where it may be."""
     if call.blob is not None and not call.blob.sealed:
         return ""

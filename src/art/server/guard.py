@@ -8,10 +8,11 @@ from collections.abc import Callable
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from art.errors import ArtError, BodyTooLarge, Forbidden, Unauthorized
+from art.errors import ArtError, BodyTooLarge, Forbidden, Overloaded, ReadOnly, Unauthorized
 from art.server.auth import Principal
 from art.server.headers import with_headers
-from art.server.origin import check_origin
+from art.server.origin import SAFE_METHODS, check_origin
+from art.server.page import NOBODY, is_page
 from art.server.responses import error_response, shape_of
 from art.server.state import Gateway
 from art.types import protocol
@@ -37,13 +38,15 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers, send = Headers(scope=scope), with_headers(send)
+        headers, send = Headers(scope=scope), with_headers(send, self._answered)
         leave: Callable[[], None] | None = None
         try:
             self._check_host(headers.get("host", ""))
             check_origin(scope["method"], headers, self._told)
             bounded = self._bound(headers, receive)
-            principal = await self._principal(headers)
+            page = is_page(scope["method"], scope["path"])
+            principal = NOBODY if page else await self._principal(headers)
+            self._check_changes(scope["method"])
             scope.setdefault("state", {})["principal"] = principal
             if (client := headers.get(protocol.PROTOCOL_HEADER)) is not None:
                 protocol.check_client(protocol.spoken(client))
@@ -59,13 +62,26 @@ class Guard:
             if leave is not None:
                 leave()
 
+    def _answered(self, status: int) -> None:
+        if status == Overloaded.status:
+            self._gateway.live.rates.count("refused")
+
+    def _check_changes(self, method: str) -> None:
+        """Refuse what a server without engine, trainer and writer cannot do."""
+        if self._gateway.read_only and method not in SAFE_METHODS:
+            raise ReadOnly(
+                "this is the dashboard of a folder that no server runs on: it shows, and neither samples nor changes anything",
+                cause=f"{self._gateway.root} was opened with art ui",
+                hint=f"start a server on it: art serve --path {self._gateway.root}",
+            )
+
     def _check_host(self, host: str) -> None:
         """Refuse names that are not ours: a web page may point its own name at 127.0.0.1 (DNS rebinding)."""
         name = host_name(host)
         if self._hosts is not None and name not in self._hosts:
             raise Forbidden(
                 f"the Host header names {host!r}, which is not this server",
-                hint="use http://127.0.0.1, or start the server with --allowed-host NAME",
+                hint="use http://127.0.0.1, or start the server with --set server.allowed_hosts=NAME",
             )
 
     def _bound(self, headers: Headers, receive: Receive) -> Receive:

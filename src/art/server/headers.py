@@ -5,6 +5,8 @@ No answer carries CORS headers: pages of other origins can read nothing here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from starlette.types import Message, Send
 
 from art.types import protocol
@@ -46,11 +48,12 @@ def page_headers() -> dict[str, str]:
     }
 
 
-def with_headers(send: Send) -> Send:
-    """`send` that adds API_HEADERS to an answer, as far as the answer does not say the same otherwise."""
+def with_headers(send: Send, told: Callable[[int], None]) -> Send:
+    """`send` that adds API_HEADERS to an answer, as far as it does not say the same otherwise, and tells its status."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
+            told(message["status"])
             given = list(message.get("headers", ()))
             names = {name.lower() for name, _ in given}
             message["headers"] = given + [line for line in _LINES if line[0] not in names]

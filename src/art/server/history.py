@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +16,19 @@ from art.server.selection import choices_of
 from art.store.records import LoggedTrajectory, ModelRow, Outcomes, RolloutChange
 from art.store.store import Store
 from art.types.jobs import ChoiceFate
+from art.types.metrics import full_name
 from art.types.policy import Fate, RolloutStatus
-from art.types.wire import GroupIn, LogRequest, TrajectoryIn
+from art.types.wire import GroupIn, Logged, LogRequest, TrajectoryIn
 
-#: Sections of metric names that stand for themselves; every other name gets the split as its section.
-SECTIONS = frozenset(
-    {"reward", "loss", "offpolicy", "pipeline", "throughput", "costs", "time", "data", "train", "val", "test"}
-    | {"discarded", "parity", "checkpoint"}
-)
 EVALUATED = "logged as evaluation"
 DISCARDED = "discarded"
 """Split of rollouts that were meant for training and left out of it by the program."""
 TOO_OLD = "sampled too many steps ago when it came to training"
 
 
-async def record(store: Store, model: ModelRow, request: LogRequest) -> int:
-    """Store a log request and append its row to history.jsonl; the number of trajectories. Idempotent."""
-    row = figures(request)
+async def record(store: Store, model: ModelRow, request: LogRequest) -> Logged:
+    """Store a log request and append its row to history.jsonl. Idempotent: a repeated one counts nothing twice."""
+    row = {**_age(model, request), **figures(request)}
     logged: list[LoggedTrajectory] = []
     outcomes = Outcomes()
     own = OwnRecords(store, model.project, model.name)
@@ -53,18 +50,29 @@ async def record(store: Store, model: ModelRow, request: LogRequest) -> int:
             )
             if request.split != "train":
                 await _settle(store, rollouts, outcomes, discarded=request.split == DISCARDED)
-    new = await store.add_history(
+    kept = await store.run_log.add(
+        row,
         project=model.project,
         name=model.name,
         step=request.step,
         recorded_at=request.recorded_at,
-        data=row,
         trajectories=logged,
         outcomes=outcomes,
     )
-    if new:
-        await asyncio.to_thread(append_line, Path(model.model_dir) / "history.jsonl", row)
-    return len(logged)
+    if kept.new:
+        await asyncio.to_thread(append_line, Path(model.model_dir) / "history.jsonl", kept.data)
+    return Logged(rollouts=len(logged), row=kept.data)
+
+
+def _age(model: ModelRow, request: LogRequest) -> dict[str, float]:
+    """Seconds from the model's registration to the row, by the clocks of server and program; empty for an unreadable time."""
+    try:
+        recorded = datetime.fromisoformat(request.recorded_at)
+    except ValueError:
+        return {}
+    if recorded.tzinfo is None:
+        return {}
+    return {"time/wall_clock_sec": max(0.0, recorded.timestamp() - model.created_at)}
 
 
 def figures(request: LogRequest) -> dict[str, Any]:
@@ -86,10 +94,7 @@ def figures(request: LogRequest) -> dict[str, Any]:
     groups = _means(group.metrics for group in request.groups)
     found.update({f"group_{name}": value for name, value in groups.items()})
     found.update(request.metrics)
-    named = {
-        name if name.partition("/")[0] in SECTIONS and "/" in name else f"{request.split}/{name}": value
-        for name, value in found.items()
-    }
+    named = {full_name(name, request.split): value for name, value in found.items()}
     return {"training_step": request.step, "step": request.step, "recorded_at": request.recorded_at, **named}
 
 

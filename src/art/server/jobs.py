@@ -15,6 +15,7 @@ from typing import Any
 
 from art.config.server import ServerConfig
 from art.errors import ArtError, InfraError, NotFound, TrainingFailed, WorkerDied
+from art.server.kept_traces import keep_traces
 from art.server.outcome import automatic_choices, conclude, resolve_config
 from art.server.persist import Persist, Unwritten
 from art.server.recovery import holds_step_of
@@ -300,6 +301,7 @@ class Jobs:
         assert job.batch is not None, "a started job has its place"
         if outcome.published and outcome.checkpoint is not None:
             await self._publish(entry, job.info.job_id, outcome)
+            await keep_traces(self._store, entry.row, job.info.job_id, outcome.step)
         result, outcomes = conclude(job, outcome, [*self._notes, *automatic_choices(job, entry.row)])
         job_id = job.info.job_id
         await self._persist(

@@ -129,6 +129,8 @@ async def _gateway(
             tls_url=sockets.tls_url,
             keeper=keeper,
         )
+        gateway.live.start()
+        store.watch(gateway.live.tell)
         await jobs.start()
         keeper.start()
         watching = asyncio.create_task(_watchdog(gateway).run(), name="watchdog")
@@ -205,6 +207,7 @@ async def _answer(
         if serving.done():
             raise _ended("the HTTP server", serving)
         await _finish_job(gateway, stop)
+        gateway.live.close()  # pages that listen would keep the server for as long as calls may take
         http.close()
         forced = asyncio.create_task(stop.forced.wait(), name="force")
         await asyncio.wait([serving, forced], return_when=asyncio.FIRST_COMPLETED)

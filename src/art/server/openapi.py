@@ -51,7 +51,7 @@ def describe(routes: Iterable[ApiRoute], *, version: str) -> dict[str, Any]:
         }
         parameters = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in re.findall(r"{(\w+)}", route.path)
+            for name in re.findall(r"{(\w+)(?::\w+)?}", route.path)
         ]
         parameters += [{"name": name, "in": "header", "schema": {"type": "string"}} for name in route.headers]
         if parameters:
@@ -59,7 +59,8 @@ def describe(routes: Iterable[ApiRoute], *, version: str) -> dict[str, Any]:
         if route.request is not None:
             schema = references[route.request, "validation"]
             operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-        paths.setdefault(route.path, {})[route.method.lower()] = operation
+        path = re.sub(r"{(\w+):\w+}", r"{\1}", route.path)
+        paths.setdefault(path, {})[route.method.lower()] = operation
     paths |= inference_paths({"type": "object", "required": ["error"]})
     return {
         "openapi": "3.1.0",
@@ -77,7 +78,7 @@ def _ordered(kinds: set[type[BaseModel]]) -> list[type[BaseModel]]:
 
 
 def _operation_id(route: ApiRoute) -> str:
-    words = re.sub(r"[{}]", "", route.path.removeprefix("/api/v1/")).split("/")
+    words = re.sub(r":\w+|[{}]", "", route.path.removeprefix("/api/v1/")).split("/")
     return "_".join([route.method.lower(), *words]).replace(".", "_")
 
 

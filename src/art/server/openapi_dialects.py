@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from art.store.records import Role
+from art.types.policy import Purpose
 
 _TEXT: dict[str, Any] = {"type": "string"}
 _COUNT: dict[str, Any] = {"type": "integer", "minimum": 1}
@@ -117,7 +118,15 @@ _ROUTES: tuple[tuple[str, str, str, dict[str, Any] | None], ...] = (
     ("POST", "/v1/embeddings", "Passed on to an upstream of that name", _EMBEDDINGS),
     ("GET", "/v1/models", "The models that a call may name", None),
 )
-_HEADERS = ("X-ART-Rollout", "X-ART-Project", "X-ART-Scenario", "X-ART-Group", "X-ART-Member", "X-ART-Agent")
+_HEADERS: dict[str, dict[str, Any]] = {
+    "X-ART-Rollout": _TEXT,
+    "X-ART-Project": _TEXT,
+    "X-ART-Scenario": _TEXT,
+    "X-ART-Group": _TEXT,
+    "X-ART-Member": {"type": "integer", "minimum": 0},
+    "X-ART-Agent": _TEXT,
+    "X-ART-Purpose": {"type": "string", "enum": [purpose.value for purpose in Purpose]},
+}
 
 
 def inference_paths(error: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -161,6 +170,5 @@ def _parameters(prefix: str) -> Iterator[dict[str, Any]]:
     if prefix:
         yield {"name": "rollout", "in": "path", "required": True, "schema": _TEXT}
         return  # the URL says which rollout
-    for header in _HEADERS:
-        schema = {"type": "integer", "minimum": 0} if header == "X-ART-Member" else _TEXT
+    for header, schema in _HEADERS.items():
         yield {"name": header, "in": "header", "schema": schema}

@@ -31,7 +31,7 @@ def check_origin(method: str, headers: Headers, names: Collection[str]) -> None:
             raise Forbidden(
                 f"a page of {origin[:200]!r} sent this request, which may change something",
                 cause="browsers may change things from this server's own pages only",
-                hint="send it from a program; behind a proxy name the server with --allowed-host and pass the Host header on",
+                hint="send it from a program; behind a proxy name the server with --set server.allowed_hosts=NAME and pass the Host header on",
             )
 
 

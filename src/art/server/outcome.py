@@ -56,6 +56,12 @@ def merged(parts: Sequence[RolloutOutcome]) -> tuple[RolloutStatus, str]:
     return (trained or others)[0].status, "; ".join(reasons)
 
 
+def advantage_of(parts: Sequence[RolloutOutcome]) -> float | None:
+    """What the trainer used for a rollout as a whole; None where it was compared in parts alone."""
+    whole = [part for part in parts if "/" not in part.group_id]
+    return whole[0].advantage if len(whole) == 1 else None
+
+
 def status_counts(trajectories: Sequence[TrajectoryOutcome], raised: int) -> dict[str, float]:
     """A step's trajectories by what became of them, every status each time, and the rollouts that raised before."""
     found = Counter(item.status for item in trajectories)
@@ -86,6 +92,7 @@ def conclude(job: JobRow, outcome: TrainOutcome, notes: Sequence[str] = ()) -> t
     trajectories: list[TrajectoryOutcome] = []
     for selected in job.spec.trajectories:
         item = selected.outcome
+        advantage = advantage_of(told.get(selected.label or "", []))
         if item is None:
             status, reason = merged(told.get(selected.label or "", []))
             item = TrajectoryOutcome(
@@ -101,7 +108,11 @@ def conclude(job: JobRow, outcome: TrainOutcome, notes: Sequence[str] = ()) -> t
             # A rollout in several trajectories is trained when one of them is.
             if before is None or before.status is not RolloutStatus.TRAINED:
                 statuses[rollout_id] = RolloutChange(
-                    rollout_id=rollout_id, status=item.status, reason=item.reason
+                    rollout_id=rollout_id,
+                    status=item.status,
+                    reason=item.reason,
+                    advantage=advantage if item.status is RolloutStatus.TRAINED else None,
+                    group=selected.group,
                 )
     assert job.batch is not None
     metrics, reason = dict(outcome.metrics), outcome.reason

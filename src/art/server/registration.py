@@ -195,19 +195,24 @@ def describe(entry: ModelEntry, *, seen: str | None = None) -> ModelInfo:
 
     The name of another project's model that it was forked from is for those who see that one too.
     """
-    row = entry.row
+    info = describe_row(entry.row, seen=seen)
+    served = {"context_length": entry.context_length, "step": entry.step}
+    return info.model_copy(update={**served, "notes": [*info.notes, *entry.proof.notes]})
+
+
+def describe_row(row: ModelRow, *, seen: str | None = None) -> ModelInfo:
+    """The same of a model that nothing serves."""
     own = FORKED if seen is None else f"{FORKED}{seen}/"
-    notes = [note for note in row.notes if not note.startswith(FORKED) or note.startswith(own)]
     return ModelInfo(
         project=row.project,
         name=row.name,
         config=row.config,
         base_model_path=row.base.path,
         parameters=row.base.parameters,
-        context_length=entry.context_length,
-        step=entry.step,
+        context_length=row.base.context_length,
+        step=row.step,
         batch=row.batch,
-        inference_name=entry.wire_name,
+        inference_name=f"{row.project}/{row.name}",
         model_dir=row.model_dir,
-        notes=[*notes, *entry.proof.notes],
+        notes=[note for note in row.notes if not note.startswith(FORKED) or note.startswith(own)],
     )

@@ -18,7 +18,7 @@ from art.server.sampling import SeedSpace, seed_identity
 from art.server.versions import ModelEntry
 from art.store.records import RolloutRow
 from art.tokens.graph import TokenGraph
-from art.types.policy import Sampling
+from art.types.policy import Purpose, Sampling
 
 STOP_SECONDS = 10.0
 """How long stopped calls get to be recorded."""
@@ -44,6 +44,8 @@ class CallHeaders:
     """Whether this is a call on the side; None leaves it to the rules."""
     seconds: float | None = None
     """How long the client waits for the whole answer at most; None leaves it to the server."""
+    purpose: Purpose | None = None
+    """Of a rollout that the call opens; None is `train`."""
 
     def seed_identity(self, step: int) -> str:
         """Of a rollout that the call opens."""
@@ -115,6 +117,14 @@ class Session:
         """An ending was not written: the agent may go on, unless another request ends it."""
         self.endings -= 1
         self.stopped = self.stopped and self.ending
+
+    def require_purpose(self, purpose: Purpose | None) -> None:
+        """Conflict for a call that says another purpose than its rollout has; None says none."""
+        if purpose is not None and purpose is not self.row.purpose:
+            raise Conflict(
+                f"the rollout {self.id} was opened to {self.row.purpose.value}, and X-ART-Purpose says {purpose.value}",
+                hint="leave the header out, or open a rollout of that purpose",
+            )
 
     def seconds_left(self) -> float | None:
         """Wall time that the limits leave; None is unlimited."""

@@ -251,6 +251,7 @@ class Sessions:
             raise ended(await visible_rollout(self._store, rollout_id, principal))
         if principal.project not in (None, session.row.project):
             raise no_rollout(rollout_id)
+        session.require_purpose(headers.purpose)
         entry, step = self._model_of(session, principal, model)
         return Located(session, entry, step)
 
@@ -314,7 +315,7 @@ class Sessions:
             project=entry.row.project,
             model=entry.row.name,
             step=step,
-            purpose=Purpose.TRAIN,
+            purpose=headers.purpose or Purpose.TRAIN,
             sampling="caller",
             scenario_id=headers.scenario,
             group_id=headers.group,
@@ -334,7 +335,9 @@ class Sessions:
         messages: Sequence[Message],
     ) -> Located:
         entry, asked = self._versions.find(model, principal.project or headers.project)
-        found = self._by_own_history.find(principal.key_id, entry, digests, messages)
+        known = self._by_own_history.find(principal.key_id, entry, digests, messages)
+        purpose = headers.purpose or Purpose.TRAIN
+        found = [(session, match) for session, match in known if session.row.purpose is purpose]
         borrowed: Match | None = None
         if len(found) == 1:
             session, match = found[0]
@@ -356,7 +359,7 @@ class Sessions:
             project=entry.row.project,
             model=entry.row.name,
             step=step,
-            purpose=Purpose.TRAIN,
+            purpose=headers.purpose or Purpose.TRAIN,
             sampling="caller",
             status=RolloutStatus.FINISHED,
             reason=IMPLICIT_REASON,

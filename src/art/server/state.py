@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 from art.config.server import ServerConfig
 from art.server.keys import Keys
+from art.server.live import Live
+from art.server.store_size import StoreSize
+from art.server.tokenizers import Tokenizers
 from art.store.store import Store
 
 if TYPE_CHECKING:
@@ -46,6 +49,15 @@ class Gateway:
     meters: Meters
     tls_url: str | None = None
     """`https://host:port` for other machines, where the server has a certificate."""
+    read_only: bool = False
+    """No engine, no trainer, and nothing is written: `art ui` on the folder of a finished run."""
     started_at: float = field(default_factory=time)
     connections: Sized = ()
     """The HTTP server's, once it runs."""
+    live: Live = field(default_factory=Live)
+    """Who is told of changes."""
+    sizes: StoreSize = field(default_factory=StoreSize)
+    tokenizers: Tokenizers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokenizers = Tokenizers(self.root, self.store, self.versions)

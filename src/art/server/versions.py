@@ -220,6 +220,11 @@ class Versions:
             if not entry.calls[step]:
                 del entry.calls[step]
 
+    def turns_now(self) -> tuple[int, int]:
+        """Choices that wait for a place in an engine, and those that have one."""
+        turns = [slots.turns for slots in self._slots.values()]
+        return sum(one.waiting for one in turns), sum(one.taken for one in turns)
+
     @asynccontextmanager
     async def turn(self, entry: ModelEntry, session_id: str) -> AsyncIterator[None]:
         """A place in the model's engine for the length of the `with`; projects, then sessions, take turns at them."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from art.errors import NotFound
+from art.store import rollout_facts
 from art.store.records import CallText
 from art.store.sql import Conn, Row, dumps, insert, loads, one, rows
 from art.types.policy import SamplingParams
@@ -36,8 +37,11 @@ _PLAIN = (
 )
 
 
-def add_call(conn: Conn, call: CallRecord, text: CallText) -> None:
-    """Insert a call and its choices. Its blob must have been appended before."""
+def add_call(conn: Conn, call: CallRecord, text: CallText, *, heard: CallText | None = None) -> None:
+    """Insert a call and its choices. Its blob must have been appended before.
+
+    `text` is what is kept; `heard` what was said, where that is more: tools and their errors are counted in it.
+    """
     values = {name: getattr(call, name) for name in _PLAIN}
     values["auxiliary"] = int(call.auxiliary)
     values["auxiliary_asked"] = None if call.auxiliary_asked is None else int(call.auxiliary_asked)
@@ -62,6 +66,7 @@ def add_call(conn: Conn, call: CallRecord, text: CallText) -> None:
                 "weight": choice.weight,
             },
         )
+    rollout_facts.add_call(conn, call, text, text if heard is None else heard)
 
 
 def is_hidden(conn: Conn, call_id: str | None) -> bool:
@@ -170,6 +175,7 @@ def judge(conn: Conn, rollout_id: str, verdicts: Mapping[str, str | None]) -> No
             for call_id, reason in verdicts.items()
         ],
     )
+    rollout_facts.judged(conn, rollout_id)
 
 
 def set_auxiliary(conn: Conn, rollout_id: str, asked: Mapping[str, bool]) -> None:

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from art.errors import Conflict, DeadlineExceeded, InfraError, Overloaded
+from art.store.changes import Changes
+from art.store.readers import Readers
 from art.store.schema import migrate
 
 logger = logging.getLogger(__name__)
@@ -53,6 +55,9 @@ class Database:
         self._failure: InfraError | None = None
         """Why one of the threads is not there any more."""
         self._submitted, self._written, self._read = 0, 0, 0
+        self._readers = Readers(file)
+        self.changes = Changes()
+        """What each commit changes."""
 
     def open(self) -> None:
         """Create or migrate the file and start the threads. InfraError where the disk or another process is in the way."""
@@ -75,6 +80,7 @@ class Database:
         if self._closed:
             return
         self._closed = True
+        self._readers.close()
         deadline = time.monotonic() + CLOSE_SECONDS
         with contextlib.suppress(queue.Full):
             for waiting in (self._writes, self._reads):
@@ -116,6 +122,13 @@ class Database:
     async def read(self, run: Callable[[sqlite3.Connection], T]) -> T:
         """Run on the reader thread; the connection refuses writes."""
         return await self._submit(self._reads, run)
+
+    async def view(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        """Run what a person looks at: beside the other operations, which it keeps from nothing, and with a deadline."""
+        try:
+            return await self._readers.read(run)
+        except sqlite3.Error as error:
+            raise store_error(error) from error
 
     async def flush(self) -> None:
         """Bring everything that was committed into the file itself, so that the log beside it holds no deleted text."""
@@ -163,6 +176,7 @@ class Database:
         stopping = False
         while not stopping:
             with contextlib.closing(self._connect()) as conn:
+                self.changes.attach(conn)
                 # A transaction that could not be rolled back stays; only a new connection is free of it.
                 while not stopping and not conn.in_transaction:
                     tasks, stopping = self._next_group()
@@ -191,8 +205,7 @@ class Database:
                 return tasks, False
         return tasks, True
 
-    @staticmethod
-    def _run_group(conn: sqlite3.Connection, tasks: list[_Task]) -> None:
+    def _run_group(self, conn: sqlite3.Connection, tasks: list[_Task]) -> None:
         outcomes: list[tuple[_Task, Any, BaseException | None]] = []
         first: sqlite3.Error | None = None
         try:
@@ -208,7 +221,9 @@ class Database:
                     outcomes.append((task, None, _classify(error)))
                 conn.execute("RELEASE task")
             conn.execute("COMMIT")
+            self.changes.committed()
         except sqlite3.Error as error:
+            self.changes.discard()
             failure = store_error(first or error)
             if conn.in_transaction:
                 with contextlib.suppress(sqlite3.Error):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from art.errors import Conflict, NotFound, Overloaded
-from art.store import job_rows, rollout_rows
+from art.store import job_rows, rollout_rows, total_rows
 from art.store.records import IdempotencyRow, JobRow, Outcomes, RewardChange
 from art.store.sql import Conn, Row, one
 from art.types.policy import RolloutStatus
@@ -102,11 +102,15 @@ def cancel(conn: Conn, job_id: str) -> JobRow:
 
 
 def complete(conn: Conn, job_id: str, result: JobResult, outcomes: Outcomes) -> JobRow:
-    """Success: result, statuses, fates, batch counter and event. A job that has ended stays as it is."""
+    """Success: result with the run's sums, statuses, fates, batch counter and event. A job that has ended stays as it is."""
     job = job_rows.get_job(conn, job_id)
     if job.info.status not in job_rows.OPEN:
         return job
-    notes = rollout_rows.set_trained(conn, outcomes, result.step)
-    done = result.model_copy(update={"notes": [*result.notes, *notes]})
+    notes = rollout_rows.set_trained(conn, outcomes, result.step, batch=result.batch)
+    rollouts = list(dict.fromkeys(id for item in job.spec.trajectories for id in item.rollout_ids))
+    place, parent = (job.info.project, job.info.name), job.parent_step or 0
+    met = total_rows.meet(conn, *place, rollouts, job.spec.scenarios)
+    metrics = total_rows.add_batch(conn, *place, result.metrics, rollout_ids=rollouts, parent=parent) | met
+    done = result.model_copy(update={"notes": [*result.notes, *notes], "metrics": metrics})
     job_rows.count_batch(conn, job, done)
     return job_rows.end_job(conn, job_id, status="succeeded", result=done, error=None)

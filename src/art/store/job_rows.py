@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from art.errors import Conflict, NotFound
+from art.store import figure_rows
 from art.store.records import IdempotencyRow, JobRow, JobSpec
 from art.store.sql import Conn, Row, dumps, insert, loads, one, rows
 from art.types.wire import JobEvent, JobInfo, JobResult
@@ -144,7 +145,7 @@ def count_batch(conn: Conn, job: JobRow, result: JobResult) -> None:
 
     Conflict when the number is another job's batch: a record is never overwritten.
     """
-    info = job.info
+    info, now = job.info, time.time()
     owner = batch_owner(conn, job)
     if owner is not None and owner != info.job_id:
         raise Conflict(
@@ -164,10 +165,11 @@ def count_batch(conn: Conn, job: JobRow, result: JobResult) -> None:
             "published": int(result.published),
             "reason": result.reason,
             "metrics": dumps(result.metrics),
-            "time": time.time(),
+            "time": now,
         },
         replace=("project", "name", "batch"),
     )
+    figure_rows.add_batch(conn, info.project, info.name, step=result.step, at=now, metrics=result.metrics)
     conn.execute(
         "UPDATE models SET batch = MAX(batch, ?) WHERE project = ? AND name = ?",
         (job.batch, info.project, info.name),

@@ -8,7 +8,7 @@ import time
 from functools import partial
 
 from art.errors import ArtError
-from art.store import purge
+from art.store import purge, rollout_facts
 from art.store.blobs import BlobStore, blob_path
 from art.store.database import Database
 from art.store.purge import PurgeFilter
@@ -36,8 +36,17 @@ class Keeping:
             if not dry_run:
                 await self._db.write(partial(purge.delete, rollouts=batch, wanted=wanted))
         if not dry_run:
+            await self._forget_words()
             await self._db.flush()
         return chosen.counts
+
+    async def _forget_words(self) -> None:
+        """Rewrite the index of words, a piece at a time, so that recording goes on meanwhile."""
+        if not await self._db.read(rollout_facts.must_tidy):
+            return
+        more = await self._db.write(partial(rollout_facts.tidy, first=True))
+        while more:
+            more = await self._db.write(partial(rollout_facts.tidy, first=False))
 
     async def settle(self) -> int:
         """Destroy the sealed tokens that nothing will read any more; the number of calls they were of.

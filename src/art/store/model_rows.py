@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from art.errors import Conflict, NotFound
+from art.store import figure_rows, total_rows
 from art.store.records import CheckpointRow, LoggedTrajectory, ModelRow
 from art.store.sql import Conn, Row, dumps, insert, loads, one, rows
 from art.types.jobs import CheckpointInfo
@@ -175,25 +176,35 @@ def last_step(conn: Conn, project: str, name: str) -> int:
 
 def add_history(
     conn: Conn,
+    data: dict[str, Any],
     *,
     project: str,
     name: str,
     step: int,
     recorded_at: str,
-    data: dict[str, Any],
     trajectories: list[LoggedTrajectory],
-) -> bool:
-    """Append one history row with its trajectories; False when the same row is there already."""
-    body = dumps(data)
-    digest = hashlib.sha256(body.encode()).hexdigest()
-    done = conn.execute(
-        "INSERT INTO history (project, name, step, recorded_at, digest, data) VALUES (?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT DO NOTHING",
-        (project, name, step, recorded_at, digest, body),
+) -> tuple[dict[str, Any], bool]:
+    """Append one history row with its trajectories and its sums over the run.
+
+    (the row as it is kept, True), or False with the one that is there when the same was added before.
+    """
+    digest = hashlib.sha256(dumps(data).encode()).hexdigest()
+    known = one(
+        conn,
+        "SELECT data FROM history WHERE project = ? AND name = ? AND digest = ?",
+        project,
+        name,
+        digest,
     )
-    if done.rowcount == 0:
-        return False
+    if known is not None:
+        return loads(known["data"]), False
+    data = {**data, **total_rows.add(conn, project, name, data)}
+    done = conn.execute(
+        "INSERT INTO history (project, name, step, recorded_at, digest, data) VALUES (?, ?, ?, ?, ?, ?)",
+        (project, name, step, recorded_at, digest, dumps(data)),
+    )
     history_id = done.lastrowid
+    figure_rows.add_logged(conn, project, name, step=step, recorded_at=recorded_at, data=data)
     for item in trajectories:
         insert(
             conn,
@@ -212,7 +223,7 @@ def add_history(
                 "created_at": item.created_at,
             },
         )
-    return True
+    return data, True
 
 
 def list_history(conn: Conn, project: str, name: str) -> list[dict[str, Any]]:

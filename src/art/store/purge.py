@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from art.store import rollout_facts
 from art.store.job_rows import open_jobs
 from art.store.sql import Conn, rows
 from art.types.tokens import BlobRef
@@ -94,7 +95,11 @@ def delete(conn: Conn, rollouts: Sequence[tuple[str, str]], wanted: PurgeFilter)
     ids = json.dumps([name for name, _ in rollouts])
     these = "(SELECT value FROM json_each(:ids))"
     calls = f"(SELECT call_id FROM calls WHERE rollout_id IN {these})"
+    if rollouts:
+        rollout_facts.remember_to_tidy(conn)
     for statement in (
+        f"DELETE FROM trained_choices WHERE call_id IN {calls}",
+        f"DELETE FROM notes WHERE rollout_id IN {these}",
         f"DELETE FROM choices WHERE call_id IN {calls}",
         f"DELETE FROM calls WHERE rollout_id IN {these}",
         *(f"DELETE FROM {table} WHERE {_theirs(table)}" for table in STRAY),

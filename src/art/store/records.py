@@ -140,6 +140,10 @@ class RolloutChange(BaseModel):
     rollout_id: str
     status: RolloutStatus
     reason: str = ""
+    advantage: float | None = None
+    """That a step which trained it used."""
+    group: int | None = None
+    """Number of its group in the train call that it took part in."""
 
 
 class Outcomes(BaseModel):
@@ -189,6 +193,8 @@ class JobSpec(BaseModel):
     notes: list[str] = Field(default_factory=list)
     raised: int = 0
     """Rollouts of the batch that raised before they were trajectories."""
+    scenarios: list[str] = Field(default_factory=list)
+    """Digests of the scenarios that the batch was handed over with."""
 
 
 class JobRow(BaseModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from art.errors import Conflict, NotFound
-from art.store import call_rows
+from art.store import call_rows, rollout_facts
 from art.store.records import Outcomes, RewardChange, RolloutFilter, RolloutRow
 from art.store.sql import Conn, Row, dumps, insert, loads, one
 from art.types.policy import Fate, RolloutStatus
@@ -173,8 +173,8 @@ def _with_the_end(reason: str, row: RolloutRow) -> str:
     return reason or (row.reason if row.status is RolloutStatus.TRAINED else "")
 
 
-def set_trained(conn: Conn, outcomes: Outcomes, step: int) -> list[str]:
-    """The outcomes of a batch that ended at `step`, and what a person should know of them.
+def set_trained(conn: Conn, outcomes: Outcomes, step: int, *, batch: int) -> list[str]:
+    """The outcomes of the train call `batch`, which ended at `step`, and what a person should know of them.
 
     A choice names every step it went into: the newest as its `trained_step`, those before in its reason.
     """
@@ -202,6 +202,7 @@ def set_trained(conn: Conn, outcomes: Outcomes, step: int) -> list[str]:
             (step, reason, fate.call_id, fate.choice),
         )
     _settle_late(conn, outcomes)
+    rollout_facts.trained(conn, outcomes.rollouts, batch)
     return [
         f"{len(names)} {'rollout was' if len(names) == 1 else 'rollouts were'} trained in step {earlier} already"
         for earlier, names in sorted(rollouts.items())

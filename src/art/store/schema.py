@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Callable
 
 from art.errors import ConfigError
+from art.store import fate_rows, figure_rows, rollout_facts
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
+Step = str | Callable[[sqlite3.Connection], None]
+"""A statement, or what takes more than one can say."""
+
+MIGRATIONS: tuple[tuple[Step, ...], ...] = (
     (
         """CREATE TABLE models (
             project TEXT NOT NULL, name TEXT NOT NULL,
@@ -146,15 +151,57 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX calls_sealed ON calls (rollout_id) WHERE json_extract(blob, '$.sealed')",
         "CREATE TABLE retentions (project TEXT PRIMARY KEY, keep_seconds REAL NOT NULL, changed_at REAL NOT NULL) STRICT",
     ),
+    (
+        *rollout_facts.TABLES,
+        rollout_facts.fill,
+        *rollout_facts.INDEXES,
+        *figure_rows.TABLES,
+        figure_rows.fill,
+    ),
+    (
+        # What the figures of a run come to (types/cumulative), and the scenarios it has met, as digests.
+        """CREATE TABLE run_totals (
+            project TEXT NOT NULL, name TEXT NOT NULL, totals TEXT NOT NULL, PRIMARY KEY (project, name)
+        ) STRICT""",
+        """CREATE TABLE run_scenarios (
+            project TEXT NOT NULL, name TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (project, name, digest)
+        ) STRICT, WITHOUT ROWID""",
+    ),
+    (
+        """CREATE TABLE trained_choices (
+            call_id TEXT NOT NULL, choice INTEGER NOT NULL, step INTEGER NOT NULL,
+            advantage REAL, blob TEXT,
+            PRIMARY KEY (call_id, choice)
+        ) STRICT""",
+        """CREATE TABLE notes (
+            rollout_id TEXT PRIMARY KEY, flag TEXT, note TEXT NOT NULL, key_id TEXT, time REAL NOT NULL
+        ) STRICT""",
+        """CREATE TABLE saved_views (
+            project TEXT NOT NULL, name TEXT NOT NULL, location TEXT NOT NULL, key_id TEXT, time REAL NOT NULL,
+            PRIMARY KEY (project, name)
+        ) STRICT""",
+        """CREATE TABLE run_configs (
+            project TEXT NOT NULL, name TEXT NOT NULL, config TEXT NOT NULL, origin TEXT NOT NULL, time REAL NOT NULL,
+            PRIMARY KEY (project, name)
+        ) STRICT""",
+    ),
+    fate_rows.TABLES,
 )
 
 
-def migrate(conn: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> int:
+def schema_version(conn: sqlite3.Connection) -> int:
+    """Of the database as it is; 0 for one without tables."""
+    if not conn.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone():
+        return 0
+    return int(conn.execute("SELECT COALESCE(MAX(version), 0) FROM schema_version").fetchone()[0])
+
+
+def migrate(conn: sqlite3.Connection, migrations: tuple[tuple[Step, ...], ...] = MIGRATIONS) -> int:
     """Bring the database to the newest schema; returns its version. ConfigError when it is newer than we are."""
     conn.execute(
         "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, applied_at REAL NOT NULL) STRICT"
     )
-    current = int(conn.execute("SELECT COALESCE(MAX(version), 0) FROM schema_version").fetchone()[0])
+    current = schema_version(conn)
     if current > len(migrations):
         raise ConfigError(
             f"the store has schema version {current}, this release knows {len(migrations)}",
@@ -165,9 +212,12 @@ def migrate(conn: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = 
         conn.execute("BEGIN IMMEDIATE")
         try:
             for statement in statements:
-                conn.execute(statement)
+                if callable(statement):
+                    statement(conn)
+                else:
+                    conn.execute(statement)
             conn.execute("INSERT INTO schema_version VALUES (?, ?)", (number, time.time()))
-        except sqlite3.Error:
+        except BaseException:
             conn.execute("ROLLBACK")
             raise
         conn.execute("COMMIT")

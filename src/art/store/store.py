@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from art.store import (
 )
 from art.store.accounts import Accounts
 from art.store.blobs import BlobStore, blob_path
+from art.store.changes import Change
 from art.store.database import Database, store_error
 from art.store.keeping import Keeping
 from art.store.purge import PurgeFilter
@@ -44,6 +45,8 @@ from art.store.records import (
     RolloutRow,
 )
 from art.store.redaction import KeepEverything, Redaction
+from art.store.remarks import Remarks
+from art.store.run_log import RunLog
 from art.store.sql import Conn
 from art.types.jobs import CheckpointInfo
 from art.types.policy import RolloutStatus
@@ -54,18 +57,21 @@ from art.types.wire_purge import Purged
 
 DATABASE = "art.db"
 BLOBS = "blobs"
+V = TypeVar("V")
 
 
 class Store:
     """Opened once per folder (`server/`). All methods may be called from any task of one event loop."""
 
-    def __init__(self, root: Path, redact: Redaction) -> None:
+    def __init__(self, root: Path, redact: Redaction, database: Database | None = None) -> None:
         self.root = root
         self.blobs = BlobStore(root / BLOBS)
-        self._db = Database(root / DATABASE)
+        self._db = database or Database(root / DATABASE)
         self.accounts = Accounts(self._db)
         self._redact = redact
         self.keeping = Keeping(self._db, self.blobs)
+        self.run_log = RunLog(self._db, redact)
+        self.remarks = Remarks(self._db, self.blobs, redact)
 
     @classmethod
     async def open(cls, root: Path, *, redact: Redaction | None = None) -> Store:
@@ -83,12 +89,18 @@ class Store:
         """Finish the writes that wait, then close."""
         await asyncio.to_thread(self._db.close)
 
+    async def view(self, query: Callable[[Conn], V]) -> V:
+        """What a query of the lists finds (`rollout_lists`, `run_lists` and the like)."""
+        return await self._db.view(query)
+
+    def watch(self, tell: Callable[[Sequence[Change]], None]) -> None:
+        """Have every commit told, on the store's own thread; `tell` must neither wait nor raise."""
+        self._db.changes.tell = tell
+
     @property
     def work(self) -> tuple[int, int]:
         """Reads and writes that are not done, and those that are."""
         return self._db.work
-
-    # -- models
 
     async def put_model(self, model: ModelRow) -> ModelRow:
         """Insert a model; one that exists is returned as it stands."""
@@ -141,24 +153,17 @@ class Store:
         trajectories: list[LoggedTrajectory],
         outcomes: Outcomes,
     ) -> bool:
-        """Append a history row, its trajectories and their outcomes; False when the row is there already."""
-        kept = [await redaction.kept_trajectory(self._redact, item) for item in trajectories]
-
-        def run(conn: Conn) -> bool:
-            new = model_rows.add_history(
-                conn,
-                project=project,
-                name=name,
-                step=step,
-                recorded_at=recorded_at,
-                data=data,
-                trajectories=kept,
-            )
-            if new:
-                rollout_rows.set_outcomes(conn, outcomes, waiting_only=True)
-            return new
-
-        return await self._db.write(run)
+        """`run_log.add`; False when the row is there already."""
+        kept = await self.run_log.add(
+            data,
+            project=project,
+            name=name,
+            step=step,
+            recorded_at=recorded_at,
+            trajectories=trajectories,
+            outcomes=outcomes,
+        )
+        return kept.new
 
     async def list_history(self, project: str, name: str) -> list[dict[str, Any]]:
         return await self._db.read(lambda conn: model_rows.list_history(conn, project, name))
@@ -217,8 +222,6 @@ class Store:
         """Statuses and fates in one transaction."""
         await self._db.write(lambda conn: rollout_rows.set_outcomes(conn, outcomes))
 
-    # -- calls
-
     async def add_call(
         self, call: CallRecord, *, arrays: dict[str, np.ndarray], text: CallText, project: str | None = None
     ) -> CallRecord:
@@ -238,7 +241,7 @@ class Store:
                 path, redaction.with_true_text(arrays, text) if hides else arrays, sealed=hides
             )
             stored = rollout_rows.decided(kept.call.model_copy(update={"blob": ref}), rollout.status)
-            call_rows.add_call(conn, stored, kept.text)
+            call_rows.add_call(conn, stored, kept.text, heard=text)
             return stored
 
         return await self._db.write(run)
@@ -307,8 +310,6 @@ class Store:
     async def upstream_texts_of(self, rollout_id: str, project: str) -> list[UpstreamCallText]:
         """The same, with what was asked and answered."""
         return await self._db.read(lambda conn: upstream_rows.text_of_rollout(conn, rollout_id, project))
-
-    # -- jobs
 
     async def submit_job(
         self,

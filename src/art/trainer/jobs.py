@@ -13,7 +13,7 @@ import torch
 from art.base_model.memory import limit_private_memory, memory_bytes
 from art.config.model import LoraConfig
 from art.errors import InvalidInput, TrainingFailed, boundary
-from art.trainer import parity
+from art.trainer import parity, trace
 from art.trainer.adapter_files import read_adapter
 from art.trainer.batch import Batch, load_batch
 from art.trainer.checkpoint import CheckpointStore, TrainerState
@@ -138,6 +138,7 @@ class Trainer:
                 policy, optimizer, state = self._resume(job, store)
         metrics |= step_metrics(tally)
         check_finite(metrics, policy)
+        untold = trace.leave(Path(job.model_dir), job.job_id, batch, tally.found)
         metrics["time/step_trainer_s"] = time.monotonic() - started
         on_progress(Progress(phase="publish", done=0, total=1))
         outcome = TrainOutcome(
@@ -146,7 +147,14 @@ class Trainer:
             metrics=metrics,
             rollouts=batch.rollout_outcomes(),
             fates=batch.choice_fates(),
-            notes=[*batch.notes, *self.notes, policy.note, *rows.notes, *optimizer.notes],
+            notes=[
+                *batch.notes,
+                *self.notes,
+                policy.note,
+                *rows.notes,
+                *optimizer.notes,
+                *filter(None, [untold]),
+            ],
         )
         info = self._publish(job, store, batch, policy, optimizer, state, outcome)
         return outcome.model_copy(update={"checkpoint": info})

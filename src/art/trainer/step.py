@@ -22,6 +22,7 @@ from art.trainer.batch import Batch, Member
 from art.trainer.forward import Policy, Row, Rows
 from art.trainer.lookback import LookBack, OnRow, gather
 from art.trainer.optimizer import Optimizer
+from art.trainer.trace import Found, note
 
 
 @dataclass(slots=True)
@@ -42,6 +43,8 @@ class Tally:
     """Divergence of the step's parent from the reference, where there is one."""
     differences: list[Tensor] = field(default_factory=list)
     """Trainer minus recorded log-probabilities of on-policy tokens, before the first update."""
+    found: Found = field(default_factory=dict)
+    """The trainer's log-probabilities before the first update, of the choices that it trains."""
 
 
 class Updater:
@@ -83,6 +86,7 @@ class Updater:
                     on_policy = torch.tensor([choice.on_policy for choice in row.choices])[row.owner]
                     difference = tokens.logprobs_N.detach() - tokens.served_N
                     tally.differences.append(difference.cpu()[on_policy])
+                    note(tally.found, row, tokens.logprobs_N)
                 self._on_row(tally.rows, total)
             if number == 0:
                 before_first_update(tally)

@@ -82,6 +82,7 @@ class Limits(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_calls: int | None = Field(default=None, ge=1)
+    """Calls to the model."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Sampled tokens over all calls."""
     max_seconds: float | None = Field(default=None, gt=0)

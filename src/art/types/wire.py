@@ -28,12 +28,13 @@ Routes (role that may call it):
     PATCH  /api/v1/keys/{id}         ChangeKey              admin           -> KeyInfo        (idempotent)
     POST   /api/v1/keys/{id}/rotate  RotateKey              admin           -> CreatedKey
     DELETE /api/v1/keys/{id}                                admin           -> KeyInfo        (idempotent)
+    GET    /api/v1/views/...                                                    (wire_views; views/key: OwnKey of wire_keys)
 Inference: POST /v1/chat/completions, POST /v1/responses, GET /v1/responses/{id} and GET /v1/models, also under
     /r/{rollout}/v1/.
     A call's rollout: the URL's, else the header `X-ART-Rollout` (an id that is new opens a rollout: purpose train,
     the caller's sampling; role rollout), else the key's, else the one open conversation it continues. Further headers:
     X-ART-Project, X-ART-Scenario, X-ART-Group, X-ART-Member (a number), X-ART-Agent, X-ART-Auxiliary (true or false),
-    X-ART-Timeout (seconds).
+    X-ART-Timeout (seconds), X-ART-Purpose (`evaluate`: what the call opens is never trained).
     `Idempotency-Key` replays an answer inside a rollout.
 Errors: {"error": {"code", "message", "cause", "hint"}} on the control API; OpenAI's shape plus `code` on /v1.
 """
@@ -141,6 +142,8 @@ class Checkpoint(BaseModel):
     metrics: dict[str, float] = Field(default_factory=dict)
     parent_step: int | None = None
     """The step it was trained from; None for the first one."""
+    leased: bool = False
+    """Open rollouts or running calls use it; it is not deleted meanwhile."""
 
 
 class CheckpointList(BaseModel):
@@ -214,6 +217,8 @@ class LogRequest(Wire):
 
 class Logged(BaseModel):
     rollouts: int
+    row: dict[str, Any] = Field(default_factory=dict)
+    """The history row as it is kept: what was sent, under full names, and the sums over the run."""
 
 
 class HistoryRows(BaseModel):

@@ -68,6 +68,17 @@ class KeyInfo(BaseModel):
     """Counted against `tokens_per_day` since midnight UTC; 0 without that quota."""
 
 
+class OwnKey(BaseModel):
+    """The key that asks."""
+
+    key_id: str
+    role: Literal["infer", "rollout", "train", "admin"]
+    project: str | None = None
+    """None is every project."""
+    read_only: bool
+    """`art ui`: whatever the role, nothing can be sampled or changed."""
+
+
 class CreatedKey(BaseModel):
     key: str
     """The secret, shown this once."""

@@ -11,28 +11,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from art.types.policy import Purpose, RolloutStatus
-
-
-class MetricInfo(BaseModel):
-    """What a figure means; `art.types.metrics` is where it comes from."""
-
-    name: str
-    """`section/name`, or a pattern whose `*` is one part of a name."""
-    title: str
-    unit: str
-    """`tokens`, `s`, `USD`, `nats`, `1` for a ratio, `` for a reward."""
-    meaning: str
-    """One line for a person."""
-    direction: Literal["up", "down", ""] = ""
-    """Which way is better; empty where neither is."""
-    warn_below: float | None = None
-    warn_above: float | None = None
-    warning: str = ""
-    """What is likely wrong past these, and what to do."""
-
-
-class MetricList(BaseModel):
-    metrics: list[MetricInfo]
+from art.types.wire_metrics import MetricInfo as MetricInfo
+from art.types.wire_metrics import MetricList as MetricList
+from art.types.wire_server_view import Note as Note
+from art.types.wire_server_view import QueueInfo as QueueInfo
+from art.types.wire_server_view import RunConfig as RunConfig
+from art.types.wire_server_view import SavedView as SavedView
+from art.types.wire_server_view import SavedViews as SavedViews
+from art.types.wire_server_view import ServerView as ServerView
 
 
 class RunLine(BaseModel):
@@ -138,6 +124,14 @@ class StepList(BaseModel):
     next: str | None = None
 
 
+class GroupMember(BaseModel):
+    """A rollout of a group, in short."""
+
+    rollout_id: str
+    reward: float | None = None
+    status: RolloutStatus
+
+
 class GroupLine(BaseModel):
     """Rollouts of one scenario that were compared with one another."""
 
@@ -145,6 +139,8 @@ class GroupLine(BaseModel):
     scenario_id: str | None = None
     step: int
     """That served its first rollout."""
+    batch: int | None = None
+    """The newest train call that took it, whatever it published; `groups?batch=` lists one call's."""
     size: int
     reward_mean: float | None = None
     reward_std_dev: float | None = None
@@ -152,6 +148,8 @@ class GroupLine(BaseModel):
     reward_max: float | None = None
     statuses: dict[str, int]
     created_at: float
+    members: list[GroupMember] = Field(default_factory=list)
+    """By reward, highest first, those without one last; at most 64."""
     preview: str = ""
     """The beginning of what its first rollout was asked."""
 
@@ -178,6 +176,8 @@ class RolloutLine(BaseModel):
     reward: float | None = None
     advantage: float | None = None
     """Of its group, as the newest step that trained it used it."""
+    batch: int | None = None
+    """The newest train call that took it."""
     calls: int
     prompt_tokens: int
     """Of its longest prompt."""
@@ -191,6 +191,8 @@ class RolloutLine(BaseModel):
     metrics: dict[str, float] = Field(default_factory=dict)
     preview: str = ""
     """The beginning of its last answer."""
+    hit: str = ""
+    """Where a search found it: some words around the place; what matched stands between the characters U+0002 and U+0003."""
 
 
 class RolloutList(BaseModel):
@@ -232,7 +234,8 @@ class Divergence(BaseModel):
     message: int
     """Index into `messages`."""
     character: int
-    """Into that message's reasoning, text and tool calls, in this order, joined by line feeds."""
+    """Into that message's reasoning, text and tool calls (`name(arguments)`), in this order, joined by line feeds; what is
+    empty is left out."""
 
 
 class GroupDetail(BaseModel):
@@ -240,6 +243,21 @@ class GroupDetail(BaseModel):
     members: list[Member]
     """By reward, highest first; those without one last."""
     divergence: Divergence | None = None
+
+
+class CallChoice(BaseModel):
+    index: int
+    message: Message
+    finish_reason: str
+    token_count: int
+    fate: str
+    reason: str
+    """Why it was trained, will be, or was not."""
+    reward: float | None = None
+    reward_of: str = ""
+    advantage: float | None = None
+    trained_step: int | None = None
+    trained_tokens: int = 0
 
 
 class CallNode(BaseModel):
@@ -270,31 +288,6 @@ class CallNode(BaseModel):
     choices: list[CallChoice]
     withheld: str = ""
     """Why its text is not shown."""
-
-
-class CallChoice(BaseModel):
-    index: int
-    message: Message
-    finish_reason: str
-    token_count: int
-    fate: str
-    reason: str
-    """Why it was trained, will be, or was not."""
-    reward: float | None = None
-    reward_of: str = ""
-    advantage: float | None = None
-    trained_step: int | None = None
-    trained_tokens: int = 0
-
-
-class Note(BaseModel):
-    """A person's flag and note at a rollout."""
-
-    flag: Literal["good", "bad", "check"] | None = None
-    note: str = Field("", max_length=4000)
-    by: str | None = None
-    """Id of the key that set it."""
-    time: float | None = None
 
 
 class TrajectoryDetail(BaseModel):
@@ -334,6 +327,8 @@ class TokenPage(BaseModel):
     """The step that sampled it."""
     advantage: float | None = None
     """One for the whole choice."""
+    withheld: str = ""
+    """Why no token is listed: their call was redacted, or its tokens are gone."""
 
 
 class ScenarioLine(BaseModel):
@@ -382,51 +377,3 @@ class Extremes(BaseModel):
     correlation_tokens: float | None = None
     """Pearson's r of reward and sampled tokens over the points; None where one of them does not vary."""
     correlation_tool_errors: float | None = None
-
-
-class SavedView(BaseModel):
-    name: str = Field(min_length=1, max_length=100)
-    location: str = Field(max_length=4000)
-    """The part of the address behind `#`."""
-
-
-class SavedViews(BaseModel):
-    views: list[SavedView]
-
-
-class QueueInfo(BaseModel):
-    name: str
-    """`calls`, `jobs`, `store`, or a worker's."""
-    waiting: int
-    running: int
-    limit: int | None = None
-
-
-class ServerView(BaseModel):
-    """The server, now."""
-
-    version: str
-    started_at: float
-    read_only: bool
-    """`art ui`: no engine and no trainer, so nothing can be sampled or changed."""
-    queues: list[QueueInfo]
-    workers: list[dict[str, Any]]
-    """As in Health."""
-    sampled_tokens_per_second: float | None = None
-    """Over the last minute; so are the others."""
-    calls_per_minute: float | None = None
-    refused_per_minute: float | None = None
-    memory_bytes: int
-    store_bytes: int
-    open_connections: int | None = None
-
-
-class RunConfig(BaseModel):
-    """The resolved configuration of one `art run`."""
-
-    config: dict[str, Any]
-    origin: dict[str, str] = Field(default_factory=dict)
-    """Dotted name to `default`, `run.toml`, `environment` or `flag`."""
-
-
-CallNode.model_rebuild()

@@ -10,12 +10,16 @@ from typing import Any
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Replace `path` by `data` as JSON: written beside it, synced, renamed. A reader sees old or new."""
+    """Replace `path` by `data` as JSON, as `write_text` does."""
+    write_text(path, json.dumps(data, indent=2, allow_nan=False))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace `path` by `text`: written beside it, synced, renamed. A reader sees old or new."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(data, indent=2, allow_nan=False)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "w") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

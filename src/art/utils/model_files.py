@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from art.types import wire
+from art.types.cumulative import advance, totals_in
 from art.utils.files import append_line, read_json, write_json
 
 
@@ -31,8 +33,8 @@ class ModelFiles:
         self.write_state(merged)
         return merged
 
-    def log(self, request: wire.LogRequest) -> None:
-        """What a server does with a log request: trajectories to a file of their split, a row to history.jsonl."""
+    def log(self, request: wire.LogRequest) -> dict[str, Any]:
+        """What a server does with a log request: trajectories to a file of their split, a row to history.jsonl; the row."""
         for group in request.groups:
             line = {"split": request.split, "step": request.step, **group.model_dump(mode="json")}
             append_line(self._folder / "trajectories" / f"{request.split}.jsonl", line)
@@ -41,7 +43,35 @@ class ModelFiles:
             "training_step": request.step,
             "recorded_at": request.recorded_at,
         }
-        append_line(self._folder / "history.jsonl", {**request.metrics, **position})
+        _, added = advance(self._totals(), request.metrics)
+        row = {**request.metrics, **added, **position}
+        append_line(self._folder / "history.jsonl", row)
+        return row
+
+    def history(self) -> list[dict[str, Any]]:
+        """The rows of history.jsonl. A line that was cut short is none."""
+        rows = []
+        for line in _lines(self._folder / "history.jsonl"):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            rows += [row] if isinstance(row, dict) else []
+        return rows
+
+    def _totals(self) -> dict[str, float]:
+        """The run's sums, from its newest rows that hold them."""
+        totals: dict[str, float] = {}
+        for row in self.history():
+            totals |= totals_in(row)
+        return totals
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except FileNotFoundError:
+        return []
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from art.server.state import Gateway
 from art.server.streaming import KEEP_ALIVE, PING, ClientGone, EventStream, Watch, answer_or_gone
 from art.server.upstreams_serving import pass_on
 from art.store.records import Role
+from art.types.policy import Purpose
 
 HEAD_START_SECONDS = 5.0
 """How long a stream's status waits for the first token: an error until then is still a proper HTTP error."""
@@ -289,6 +290,7 @@ def call_headers(request: Request) -> CallHeaders:
         agent=given.get("x-art-agent"),
         auxiliary=_said(given, "x-art-auxiliary"),
         seconds=_seconds(given.get("x-art-timeout")),
+        purpose=_purpose(given.get("x-art-purpose")),
     )
 
 
@@ -314,3 +316,14 @@ def _seconds(text: str | None) -> float | None:
     if not 0 < seconds < math.inf:
         raise InvalidInput(f"the header X-ART-Timeout is {text[:80]!r}", hint="seconds, more than 0")
     return seconds
+
+
+def _purpose(text: str | None) -> Purpose | None:
+    """The header as a purpose; None where it is not given. InvalidInput for anything else."""
+    if text is None:
+        return None
+    try:
+        return Purpose(text.strip().lower())
+    except ValueError:
+        known = " or ".join(purpose.value for purpose in Purpose)
+        raise InvalidInput(f"the header X-ART-Purpose is {text[:80]!r}", hint=known) from None

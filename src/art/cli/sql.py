@@ -1,0 +1,177 @@
+"""`art sql`: read-only queries over a folder's store."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import difflib
+import re
+import sqlite3
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from art.cli._output import QueryResult, print_json
+from art.cli._served import AsJson, ReadPath, folder_of
+from art.cli._store import open_store
+from art.cli._text import Column, is_terminal, table
+from art.cli._units import count_option, span_option
+from art.cli._usage import WrongUsage
+from art.errors import DeadlineExceeded, InfraError, InvalidInput, NotFound
+
+JSON = "art.cli._output:QueryResult"
+STABLE = ("models", "checkpoints", "rollouts", "calls", "choices", "jobs", "batches", "history")
+"""Tables whose columns keep their names and meanings from release to release; new ones may be added."""
+MAX_BYTES = 64 << 20
+"""Of one text or blob that a query makes: what a store holds is far smaller."""
+LOOK_EVERY = 2_000
+"""Instructions of SQLite between two looks at the clock; about a millisecond."""
+WIDEST = 60
+"""Cells of a column on a terminal."""
+_ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
+_REFUSED_FUNCTIONS = {"load_extension", "fts3_tokenizer"}
+_UNSHOWN = {("keys", "sha256")}
+"""Columns that read as NULL: a hash of a key is for comparing keys with, and for nothing else."""
+_HINT = "SELECT ... or WITH ... SELECT; art sql --tables shows what there is"
+TABLES = """SELECT m.name, c.name, c.type FROM sqlite_schema AS m, pragma_table_info(m.name) AS c
+WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%' ORDER BY m.name, c.cid"""
+
+
+def command(
+    query: Annotated[
+        str | None, typer.Argument(help="One SELECT, in SQLite's dialect.", metavar="[SELECT]")
+    ] = None,
+    *,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Show tables and columns; * marks the stable ones.")
+    ] = False,
+    limit: Annotated[int, count_option("Rows at most.", at_least=1)] = 1000,
+    timeout: Annotated[float, span_option("How long a query may take.")] = 30.0,
+    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV with a head.")] = False,
+    path: ReadPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Query a folder's store with SQL. Nothing can be changed, and the server may run meanwhile.
+
+    JSON columns are read with SQLite's functions: json_extract(metrics, '$.turns'). Times are seconds since 1970.
+
+    Examples:
+
+      art sql "SELECT status, count(*), avg(reward) FROM rollouts GROUP BY status"
+
+      art sql "SELECT step, json_extract(metrics, '$.\"loss/train\"') FROM batches" --csv --path runs
+    """
+    if tables == (query is not None):
+        raise WrongUsage("give a query, or --tables", hint=_HINT)
+    if as_csv and as_json:
+        raise WrongUsage("--csv and --json are two forms", hint="give one of them")
+    folder = folder_of(path)
+    with contextlib.closing(_opened(folder)) as conn:
+        found = _tables(conn) if query is None else select(conn, query, limit=limit, seconds=timeout)
+    if as_json:
+        print_json(found)
+    elif as_csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows([found.columns, *found.rows])
+        sys.stdout.flush()
+    else:
+        _show(found)
+    if found.truncated:
+        typer.echo(f"only the first {limit:,} rows are shown; --limit 10k shows more", err=True)
+
+
+def _opened(folder: Path) -> sqlite3.Connection:
+    try:
+        return open_store(folder)
+    except FileNotFoundError:
+        raise NotFound(
+            f"{folder} is no server's folder",
+            hint="name it with --path: the folder of art serve, or of LocalBackend",
+        ) from None
+    except sqlite3.Error as error:
+        raise InfraError(f"the store of {folder} cannot be opened", cause=str(error)) from error
+
+
+def select(conn: sqlite3.Connection, query: str, *, limit: int, seconds: float) -> QueryResult:
+    """Rows of one SELECT. InvalidInput for what is none, DeadlineExceeded past `seconds`."""
+    give_up = time.monotonic() + seconds
+    conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
+    conn.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+    conn.set_authorizer(_may)
+    conn.set_progress_handler(lambda: time.monotonic() > give_up, LOOK_EVERY)
+    try:
+        cursor = conn.execute(query)
+        if cursor.description is None:
+            raise InvalidInput("that is no query", hint=_HINT)
+        rows = [[_cell(value) for value in row] for row in cursor.fetchmany(limit + 1)]
+    except sqlite3.OperationalError as error:
+        if str(error) == "interrupted":
+            if time.monotonic() <= give_up:
+                raise KeyboardInterrupt from None
+            raise DeadlineExceeded(
+                f"the query took longer than {seconds:g} s", hint="a WHERE or a LIMIT, or a longer --timeout"
+            ) from error
+        raise _wrong(conn, error) from error
+    except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
+        raise _wrong(conn, error) from error
+    columns = [str(column[0]) for column in cursor.description]
+    return QueryResult(columns=columns, rows=rows[:limit], truncated=len(rows) > limit)
+
+
+def _may(
+    action: int, first: str | None, second: str | None, database: str | None, trigger: str | None
+) -> int:
+    """SQLite's authorizer: what only reads is allowed, and nothing else is."""
+    if action == sqlite3.SQLITE_READ and (first, second) in _UNSHOWN:
+        return sqlite3.SQLITE_IGNORE
+    if action == sqlite3.SQLITE_FUNCTION:
+        refused = second in _REFUSED_FUNCTIONS
+        return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
+    return sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
+
+
+def _wrong(conn: sqlite3.Connection, error: Exception) -> InvalidInput:
+    """What is wrong with a query, in words."""
+    said = str(error)
+    if "not authorized" in said or "prohibited" in said:
+        return InvalidInput("art sql only reads", cause=said, hint=_HINT)
+    hint = _HINT
+    if (missing := re.search(r"no such (table|column): (\S+)", said)) is not None:
+        known = _names(conn, tables=missing[1] == "table")
+        near = difflib.get_close_matches(missing[2].rpartition(".")[2], known, n=1)
+        hint = f"did you mean {near[0]}? {_HINT}" if near else _HINT
+    return InvalidInput(f"the query cannot be run: {said}", hint=hint)
+
+
+def _names(conn: sqlite3.Connection, *, tables: bool) -> list[str]:
+    """Of all tables, or of all columns."""
+    return sorted({str(row[0] if tables else row[1]) for row in _tables(conn).rows})
+
+
+def _tables(conn: sqlite3.Connection) -> QueryResult:
+    """Every column of every table."""
+    conn.set_authorizer(None)
+    found = conn.execute(TABLES).fetchall()
+    rows = [[str(name), str(column), str(kind), int(name in STABLE)] for name, column, kind in found]
+    return QueryResult(columns=["table", "column", "type", "stable"], rows=rows, truncated=False)
+
+
+def _cell(value: Any) -> str | int | float | None:
+    return f"<{len(value)} bytes>" if isinstance(value, bytes) else value
+
+
+def _show(found: QueryResult) -> None:
+    """Columns; numbers to the right."""
+    numbers = [
+        bool(found.rows) and all(isinstance(row[place], int | float | None) for row in found.rows)
+        for place in range(len(found.columns))
+    ]
+    columns = [
+        Column(title, "right" if right else "left", stretch=not right)
+        for title, right in zip(found.columns, numbers, strict=True)
+    ]
+    rows = [["" if value is None else str(value) for value in row] for row in found.rows]
+    for line in table(columns, rows, widest=WIDEST if is_terminal() else None):
+        typer.echo(line)

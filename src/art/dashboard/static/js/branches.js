@@ -1,0 +1,78 @@
+// A rollout's calls as a tree, and the conversation along one path of it.
+
+/**
+ * Calls of a trajectory as `{byNumber, children, roots, leaves}`; `children` by number of the parent, in the order of the
+ * calls. A call whose parent is not there is a root.
+ */
+export function treeOf(calls) {
+  const byNumber = new Map(calls.map((call) => [call.number, call]));
+  const children = new Map(calls.map((call) => [call.number, []]));
+  const roots = [];
+  for (const call of [...calls].sort((a, b) => a.number - b.number)) {
+    if (call.parent !== null && call.parent !== undefined && byNumber.has(call.parent)) children.get(call.parent).push(call);
+    else roots.push(call);
+  }
+  const leaves = calls.filter((call) => children.get(call.number).length === 0);
+  return { byNumber, children, roots, leaves };
+}
+
+/** From the root to a call. */
+export function ancestors(tree, number) {
+  const path = [];
+  const seen = new Set();
+  for (let call = tree.byNumber.get(number); call && !seen.has(call.number); call = tree.byNumber.get(call.parent)) {
+    seen.add(call.number);
+    path.unshift(call);
+  }
+  return path;
+}
+
+/** The path through a call: its ancestors, itself, and the calls that go on from it, along its branch where it forks. */
+export function pathThrough(tree, number) {
+  const path = ancestors(tree, number);
+  let last = path.at(-1);
+  while (last) {
+    const next = tree.children.get(last.number);
+    last = next.find((call) => call.branch === last.branch && !call.auxiliary) ?? next.find((call) => !call.auxiliary) ?? (next.length === 1 ? next[0] : undefined);
+    if (last) path.push(last);
+  }
+  return path;
+}
+
+/** The number of the call whose path is shown first: the first one that is not on the side. */
+export function mainCall(calls) {
+  const ordered = [...calls].sort((a, b) => a.number - b.number);
+  return (ordered.find((call) => !call.auxiliary) ?? ordered[0])?.number ?? null;
+}
+
+/** Which choice of each call of a path is gone on from: `[{call, choice}]`; the last one's is its first. */
+export function taken(path) {
+  return path.map((call, index) => {
+    const next = path[index + 1];
+    const wanted = next ? next.parent_choice ?? 0 : 0;
+    return { call, choice: call.choices.find((choice) => choice.index === wanted) ?? call.choices[0] ?? null };
+  });
+}
+
+/** The messages of a path, one below the other, as a group shows them. */
+export function conversation(path) {
+  return taken(path).flatMap(({ call, choice }) => (choice ? [...call.tail, choice.message] : call.tail));
+}
+
+/**
+ * The outline: calls that follow one another without a fork stand in one list; where more than one goes on, the others hang
+ * below as lists of their own. `[{call, forks: [list, ...]}, ...]` for each root.
+ */
+export function outline(tree) {
+  const listFrom = (first) => {
+    const list = [];
+    for (let call = first; call; ) {
+      const next = tree.children.get(call.number);
+      const on = next.find((one) => one.branch === call.branch) ?? next.find((one) => !one.auxiliary) ?? next[0];
+      list.push({ call, forks: next.filter((one) => one !== on).map(listFrom) });
+      call = on;
+    }
+    return list;
+  };
+  return tree.roots.map(listFrom);
+}

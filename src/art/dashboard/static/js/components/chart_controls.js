@@ -1,0 +1,31 @@
+// What holds for all charts of a view, kept in the address: the axis, smoothing, further figures.
+
+import { html } from "../lib.js";
+import { setQuery } from "../router.js";
+
+export const MAX_SMOOTHING = 0.95;
+
+/** `{axis, smoothing}` of the address. */
+export function chartState(query) {
+  const smoothing = Number(query.smooth);
+  return {
+    axis: query.axis === "time" ? "time" : "step",
+    smoothing: smoothing > 0 && smoothing <= MAX_SMOOTHING ? smoothing : 0,
+  };
+}
+
+export function Segmented({ label, choices, value, onChoose }) {
+  return html`<span class="segmented" role="group" aria-label=${label}>${choices.map(([key, text]) => html`<button type="button" key=${key} aria-pressed=${value === key} onClick=${() => onChoose(key)}>${text}</button>`)}</span>`;
+}
+
+export function ChartControls({ axis, smoothing, more, onMore }) {
+  return html`<div class="toolbar">
+    <${Segmented} label="Axis" value=${axis} choices=${[["step", "Step"], ["time", "Time"]]} onChoose=${(next) => setQuery({ axis: next === "step" ? "" : next })} />
+    <label class="inline">Smoothing <input type="range" min="0" max=${MAX_SMOOTHING} step="0.05" value=${smoothing} aria-valuetext=${smoothing ? smoothing.toFixed(2) : "off"}
+      onInput=${(event) => setQuery({ smooth: Number(event.target.value) || "" })} /> <span class="muted smooth-value">${smoothing ? smoothing.toFixed(2) : "off"}</span></label>
+    ${more.length > 0 && html`<select aria-label="Add a chart" value="" onChange=${(event) => event.target.value && onMore(event.target.value)}>
+      <option value="">Add a chart …</option>
+      ${more.map(([section, names]) => html`<optgroup key=${section} label=${section}>${names.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}</optgroup>`)}
+    </select>`}
+  </div>`;
+}

@@ -1,0 +1,1 @@
+"""Makes this folder's modules importable for the tests."""
