@@ -9,7 +9,8 @@ import typer
 from art.cli._complete import model_names
 from art.cli._served import AsJson, Key, ReadPath, Url
 from art.cli._units import span_option
-from art.cli._views import Views, read
+from art.cli._views import Views, read, run_path
+from art.types.wire_views import RunDetail
 
 JSON_LINES = "art.cli._output:TailLine"
 
@@ -44,6 +45,8 @@ def command(
 
     async def follow(views: Views) -> None:
         only = None if model is None else await views.run(model)
+        if only is not None:
+            await views.get(RunDetail, run_path(only))  # a run that there is not would be waited for
         await Tail(views, only, lambda line: show(line, as_json=as_json)).run(since or 0.0)
 
     read(follow, url, key, path)

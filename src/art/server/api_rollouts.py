@@ -39,7 +39,8 @@ async def get_explanation(call: ApiCall) -> Explanation:
     if wanted not in ("true", "false"):
         raise InvalidInput(f"tokens={wanted[:80]!r} is neither true nor false")
     gateway = call.gateway
-    return await explain(gateway.store, gateway.versions, row, with_tokens=wanted == "true")
+    tokenizers = gateway.tokenizers if wanted == "true" else None
+    return await explain(gateway.store, row, tokenizers=tokenizers)
 
 
 async def get_upstream_calls(call: ApiCall) -> UpstreamCalls:

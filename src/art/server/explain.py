@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from art.errors import ArtError
 from art.server.credit import WHOLE, credit_of
 from art.server.sampling import resolve_sampling
 from art.server.selection import Selection, Selector
-from art.server.versions import Versions
+from art.server.tokenizers import Tokenizers
 from art.store.records import RolloutRow
 from art.store.store import Store
 from art.tokens.tokenizer import Tokenizer
@@ -24,10 +23,8 @@ TRAINABLE = "trainable"
 """What a pending choice is called that a train call would take."""
 
 
-async def explain(
-    store: Store, versions: Versions, row: RolloutRow, *, with_tokens: bool = False
-) -> Explanation:
-    """Every call of the rollout with its fate; with `with_tokens` also the text of its tokens."""
+async def explain(store: Store, row: RolloutRow, *, tokenizers: Tokenizers | None = None) -> Explanation:
+    """Every call of the rollout with its fate; with `tokenizers` also the text of its tokens."""
     selector = Selector(store, row.project, row.model)
     selection = await selector.whole_rollout(row.rollout_id)
     calls = await selector.own.calls_of(row.rollout_id)
@@ -37,7 +34,7 @@ async def explain(
         item = _call(call, row, numbers)
         item.choices = [_choice(choice, call, calls, row, selection) for choice in call.choices]
         item.withheld = await withheld(store, call)
-        tokenizer = _tokenizer(versions, call) if with_tokens and not item.withheld else None
+        tokenizer = None if tokenizers is None or item.withheld else await tokenizers.of(call.version)
         if tokenizer is not None and call.blob is not None:
             arrays = await store.read_arrays(call.blob)
             await asyncio.to_thread(_add_tokens, item, arrays, tokenizer)
@@ -152,15 +149,6 @@ def _next(row: RolloutRow, selection: Selection) -> str:
     steps = ["the agent's end"] if row.status is RolloutStatus.RUNNING else []
     steps += ["a reward"] if row.reward is None else []
     return ", then ".join([*steps, "a train call that holds it"])
-
-
-def _tokenizer(versions: Versions, call: CallRecord) -> Tokenizer | None:
-    """Of the model that answered; None when it is not served any more."""
-    project, _, name = call.version.rpartition("@")[0].partition("/")
-    try:
-        return versions.entry(project, name).renderer.tokenizer
-    except ArtError:
-        return None
 
 
 def _add_tokens(item: ExplainedCall, arrays: dict[str, np.ndarray[Any, Any]], tokenizer: Tokenizer) -> None:

@@ -37,7 +37,7 @@ async def get_trajectory(call: ApiCall) -> TrajectoryDetail:
     gateway = call.gateway
     row = await visible_rollout(gateway.store, call.param("rollout_id"), call.principal)
     found = await gateway.store.remarks.conversation(row.rollout_id)
-    explained = await explain(gateway.store, gateway.versions, found.row)
+    explained = await explain(gateway.store, found.row)
     logged = await gateway.store.remarks.logged(row.rollout_id, row.project)
     records = {item.call_id: item for item in found.calls}
     return TrajectoryDetail(
@@ -124,7 +124,7 @@ async def _learns(call: ApiCall, record: CallRecord, choice: ChoiceRecord) -> bo
         return choice.fate is Fate.TRAINED
     gateway = call.gateway
     row = await gateway.store.get_rollout(record.rollout_id)
-    for item in (await explain(gateway.store, gateway.versions, row)).calls:
+    for item in (await explain(gateway.store, row)).calls:
         if item.call_id == record.call_id:
             return any(one.index == choice.index and one.fate == TRAINABLE for one in item.choices)
     return False
