@@ -166,6 +166,28 @@ def error_of(shown: Any, *, as_json: bool) -> dict[str, str]:
     return {"message": parts["error"], "cause": parts["cause"], "hint": parts["hint"]}
 
 
+def test_a_misspelt_value_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", "reviews", "--template", "blackbox"]) == EXIT_USAGE
+    assert "did you mean black-box?" in capsys.readouterr().err
+    assert run(["ls", "checkpoint"]) == EXIT_USAGE
+    assert "did you mean checkpoints?" in capsys.readouterr().err
+    assert run(["ls", "zebras"]) == EXIT_USAGE
+    assert "did you mean" not in capsys.readouterr().err
+
+
+def test_the_nearest_of_several_flags_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "--stepz", "3"]) == EXIT_USAGE
+    assert "did you mean --steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=NAMES)
+def test_what_may_be_left_out_has_one_pair_of_brackets(
+    leaf: Leaf, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run([*leaf.path, "--help"])
+    assert "[[" not in capsys.readouterr().out
+
+
 def test_a_misspelt_command_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["rolouts"]) == EXIT_USAGE
     assert "did you mean `art rollouts`" in capsys.readouterr().err

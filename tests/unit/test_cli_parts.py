@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from art.cli import _shown
 from art.cli._settings import checked, merged, only, parsed
 from art.cli._text import Column, clean, cut, number, short, span, spark, table, width_of
 from art.cli._units import parse_count, parse_seconds, seconds_of
@@ -25,7 +26,7 @@ from art.cli.compare import differences, infos_of
 from art.cli.main import EXIT_ERROR, EXIT_NO_READER, EXIT_USAGE, run
 from art.cli.rollouts import RolloutSettings
 from art.store.schema import migrate
-from art.types.wire_views import MetricInfo
+from art.types.wire_views import MetricInfo, RunDetail, RunLine
 
 # -- units
 
@@ -246,6 +247,26 @@ def test_nothing_but_reading(
     assert [one.name for one in store.iterdir()] == ["server"]
 
 
+def test_of_a_run_are_shown_the_settings_that_somebody_set() -> None:
+    line = RunLine(
+        project="p", name="a", base_model="b", state="idle", step=1, batch=1, created_at=0, updated_at=0,
+        rollouts=0, running=0, sampled_tokens=0,
+    )  # fmt: skip
+    model = {"base_model": "b", "lora": {"r": 8}}
+    resolved = {"model": model, "run": {"steps": 3, "seed": 0}, "train": {"updates": 1}}
+    detail = RunDetail(
+        run=line, figures=[], statuses={}, fates={}, notes=[], config={**model, "run": resolved},
+        config_origin={"model.base_model": "run.toml", "model.lora.r": "default", "run.steps": "flag"},
+    )  # fmt: skip
+    few = [one.strip() for one in _shown.run(detail, full=False) if " = " in one]
+    assert few == ['run.model.base_model = "b"  (run.toml)', "run.run.steps = 3  (flag)"]
+    every = "\n".join(_shown.run(detail, full=True))
+    for name in ("base_model", "lora.r", "run.model.lora.r", "run.run.seed", "run.train.updates"):
+        assert f"  {name} = " in every
+    unresolved = detail.model_copy(update={"config": model, "config_origin": {}})
+    assert _shown.run(unresolved, full=False) == _shown.run(unresolved, full=True)
+
+
 def test_a_hash_of_a_key_is_not_shown(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = sql(store, capsys, "SELECT key_id, sha256, length(sha256) AS n FROM keys", "--json")
     assert json.loads(told.out)["rows"] == [["k", None, None]]
@@ -262,6 +283,10 @@ def test_a_query_without_an_end_has_a_deadline(store: Path, capsys: pytest.Captu
 def test_a_misspelt_table_or_column(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean rollouts" in sql(store, capsys, "SELECT * FROM rolouts", status=EXIT_ERROR).err
     assert "did you mean reward" in sql(store, capsys, "SELECT rewrd FROM rollouts", status=EXIT_ERROR).err
+    elsewhere = sql(store, capsys, "SELECT name FROM rollouts", status=EXIT_ERROR).err
+    assert "name is a column of" in elsewhere
+    assert "models" in elsewhere
+    assert "did you mean" not in elsewhere
     assert sql(store, capsys, "SELECT 1", "--tables", status=EXIT_USAGE).err
     assert sql(store, capsys, "SELECT 1", "--csv", "--json", status=EXIT_USAGE).err
 

@@ -19,7 +19,7 @@ M = TypeVar("M", bound=BaseModel)
 File = Annotated[
     Path | None,
     typer.Argument(
-        help="The settings, or the folder of a run.toml.", metavar="[RUN.TOML]", show_default="run.toml"
+        help="The settings, or the folder of a run.toml.", metavar="RUN.TOML", show_default="run.toml"
     ),
 ]
 Set = Annotated[

@@ -12,7 +12,7 @@ from art.cli._trajectory import said
 from art.types.wire_views import Divergence, GroupDetail, Member, RunDetail, ScenarioDetail
 
 
-def run(told: RunDetail) -> list[str]:
+def run(told: RunDetail, *, full: bool) -> list[str]:
     """Where a run stands: its figures, what became of its rollouts, its settings."""
     line = told.run
     out = [
@@ -41,8 +41,42 @@ def run(told: RunDetail) -> list[str]:
         ]
         out += ["", *table(columns("figure last> step> steps> state"), rows)]
     if told.config:
-        out += ["", *_settings("", told.config, told.config_origin)]
+        out += [
+            "",
+            *_settings(
+                "", told.config if full else _chosen(told.config, told.config_origin), told.config_origin
+            ),
+        ]
+        if not full and "run" in told.config:
+            out.append("  all others are the defaults; --full shows them too")
     return out
+
+
+def _chosen(config: dict[str, object], origin: dict[str, str]) -> dict[str, object]:
+    """Of the settings of an `art run` those that somebody set; other programs' are all there is to know."""
+    resolved = config.get("run")
+    if not isinstance(resolved, dict):
+        return config
+    found = _set_by_somebody(resolved, "", origin)
+    model = resolved.get("model")
+    own = {
+        name: value
+        for name, value in config.items()
+        if name != "run" and not (isinstance(model, dict) and model.get(name) == value)
+    }
+    return {**own, "run": found} if found else own
+
+
+def _set_by_somebody(values: dict[str, object], prefix: str, origin: dict[str, str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in values.items():
+        place = f"{prefix}{name}"
+        if isinstance(value, dict) and value:
+            if inner := _set_by_somebody(value, f"{place}.", origin):
+                found[name] = inner
+        elif origin.get(place, "default") != "default":
+            found[name] = value
+    return found
 
 
 def _settings(prefix: str, values: object, origin: dict[str, str]) -> list[str]:

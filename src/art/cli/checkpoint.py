@@ -59,7 +59,7 @@ def list_steps(
 @group.command()
 def lineage(
     step: Annotated[
-        int | None, typer.Argument(help="Of this step; default: the latest.", metavar="[STEP]")
+        int | None, typer.Argument(help="Of this step; default: the latest.", metavar="STEP")
     ] = None,
     *,
     model: ModelName = None,

@@ -28,7 +28,7 @@ class _Format(StrEnum):
 def command(
     run: Annotated[
         str | None,
-        typer.Argument(help="project/name; may be left out when there is only one.", metavar="[RUN]"),
+        typer.Argument(help="project/name; may be left out when there is only one.", metavar="RUN"),
     ] = None,
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file; its ending says the format.")],

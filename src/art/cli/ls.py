@@ -62,7 +62,7 @@ def command(
         str | None,
         typer.Argument(
             help="project/name; default: the only one. For runs: a project.",
-            metavar="[MODEL]",
+            metavar="MODEL",
             autocompletion=model_names,
         ),
     ] = None,

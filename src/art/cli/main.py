@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import pkgutil
+import re
 import select
 import sys
 from collections.abc import Sequence
@@ -194,10 +195,17 @@ def _usage(error: Any) -> ArtError:
     context = error.ctx
     near = getattr(error, "possibilities", None)
     message = error.message if near else error.format_message()
-    hints = [f"did you mean {' or '.join(sorted(near))}?"] if near else []
+    near = near or _near_choices(message)
+    hints = [f"did you mean {' or '.join(near[:2])}?"] if near else []
     if context is not None:
         hints.append(f"`{context.command_path} --help` tells what it takes")
     return WrongUsage(message.replace("Value error, ", "").rstrip("."), hint="; ".join(hints))
+
+
+def _near_choices(message: str) -> list[str]:
+    """Of the values that an option or argument takes, the one that was probably meant. Only the message has them."""
+    found = re.search(r"'([^']*)' is not one of (.*)", message)
+    return difflib.get_close_matches(found[1], re.findall(r"'([^']*)'", found[2]), n=1) if found else []
 
 
 def _reader_is_gone() -> bool:

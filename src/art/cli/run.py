@@ -117,7 +117,8 @@ def _said(name: str, outcome: Outcome) -> str:
     if not outcome.trained:
         return ""
     where = f", {outcome.checkpoint_path}" if outcome.checkpoint_path else ""
-    return f"{name}: {outcome.trained} batches, {outcome.published} published; step {outcome.step}{where}"
+    batches = "1 batch" if outcome.trained == 1 else f"{outcome.trained} batches"
+    return f"{name}: {batches}, {outcome.published} published; step {outcome.step}{where}"
 
 
 def _named(model: str | None) -> dict[str, str]:

@@ -42,7 +42,7 @@ def command(
         str | None,
         typer.Argument(
             help="project/name, project/name@step, or a rollout's id.",
-            metavar="[TARGET]",
+            metavar="TARGET",
             autocompletion=model_names,
         ),
     ] = None,
@@ -50,7 +50,9 @@ def command(
     group: Annotated[str | None, typer.Option(help="A group of the run: its rollouts side by side.")] = None,
     scenario: Annotated[str | None, typer.Option(help="A scenario of the run: before and after.")] = None,
     rollout: Annotated[str | None, typer.Option(help="A rollout whose id looks like a run's name.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="Long texts whole, on a terminal too.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Long texts whole on a terminal too; a run's defaults as well.")
+    ] = False,
     url: Url = None,
     key: Key = None,
     path: ReadPath = None,
@@ -91,7 +93,7 @@ def lines(shown: Shown, *, full: bool) -> list[str]:
         case ShownStep():
             return _shown.step(shown)
         case RunDetail():
-            return _shown.run(shown)
+            return _shown.run(shown, full=full)
 
 
 async def find(

@@ -42,7 +42,7 @@ WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%' ORDER BY m.name, c.cid"""
 
 def command(
     query: Annotated[
-        str | None, typer.Argument(help="One SELECT, in SQLite's dialect.", metavar="[SELECT]")
+        str | None, typer.Argument(help="One SELECT, in SQLite's dialect.", metavar="SELECT")
     ] = None,
     *,
     tables: Annotated[
@@ -139,9 +139,14 @@ def _wrong(conn: sqlite3.Connection, error: Exception) -> InvalidInput:
         return InvalidInput("art sql only reads", cause=said, hint=_HINT)
     hint = _HINT
     if (missing := re.search(r"no such (table|column): (\S+)", said)) is not None:
+        wanted = missing[2].rpartition(".")[2]
         known = _names(conn, tables=missing[1] == "table")
-        near = difflib.get_close_matches(missing[2].rpartition(".")[2], known, n=1)
-        hint = f"did you mean {near[0]}? {_HINT}" if near else _HINT
+        near = difflib.get_close_matches(wanted, known, n=1)
+        if wanted in known:  # a column, of tables that the query does not name
+            tables = [str(row[0]) for row in _tables(conn).rows if row[1] == wanted]
+            hint = f"{wanted} is a column of {', '.join(tables)}. {_HINT}"
+        elif near:
+            hint = f"did you mean {near[0]}? {_HINT}"
     return InvalidInput(f"the query cannot be run: {said}", hint=hint)
 
 

@@ -19,7 +19,7 @@ def command(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="project/name; default: all of them.", metavar="[MODEL]", autocompletion=model_names
+            help="project/name; default: all of them.", metavar="MODEL", autocompletion=model_names
         ),
     ] = None,
     *,

@@ -32,7 +32,7 @@ READ_SECONDS = 5.0
 
 def command(
     folder: Annotated[
-        Path | None, typer.Argument(help="Folder of the run (default: .art).", metavar="[FOLDER]")
+        Path | None, typer.Argument(help="Folder of the run (default: .art).", metavar="FOLDER")
     ] = None,
     *,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 0,

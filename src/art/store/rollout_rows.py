@@ -71,7 +71,7 @@ def no_rollout(rollout_id: str) -> NotFound:
     """The answer for a rollout that is not there, or not for who asks."""
     return NotFound(
         f"there is no rollout {rollout_id}",
-        hint="open it with POST /api/v1/rollouts, or check the server's folder (--path)",
+        hint="art ls rollouts lists those there are, in the server's folder (--path)",
     )
 
 

@@ -86,7 +86,8 @@ def require_run(conn: Conn, project: str, name: str) -> None:
 def no_run(project: str, name: str) -> NotFound:
     """The answer for a run that is not there."""
     return NotFound(
-        f"there is no run {f'{project}/{name}'[:240]!r}", hint="GET /api/v1/views/runs lists those there are"
+        f"there is no run {f'{project}/{name}'[:240]!r}",
+        hint="art ls, the dashboard's Runs and GET /api/v1/views/runs list those there are",
     )
 
 
