@@ -28,7 +28,11 @@ def keys(served: Served) -> dict[str, str]:
     return {role.value: make_key(served, role.value) for role in Role}
 
 
-@pytest.mark.parametrize("route", api_routes(), ids=lambda route: f"{route.method} {route.path}")
+ROUTES = [route for route in api_routes() if route.path != "/api/v1/views/events"]
+"""Without the stream that has no end; test_authorisation asks it too."""
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_keeps_its_rule(served: Served, keys: dict[str, str], route: Any) -> None:
     path = re.sub(r"{\w+}", "nothing", route.path)
     for role in Role:

@@ -85,12 +85,15 @@ def test_evaluation_runs_apart_and_is_logged_as_val(
     gateway: FakeGateway, model: art.TrainableModel[Any, Any]
 ) -> None:
     result = fit(model, rollout, [1, 2], steps=3, eval_scenarios=[4, 6], eval_every=2, eval_rollouts=2)
+    assert result.eval_reward_before == 5.0
     assert [step.eval_reward for step in result.steps] == [None, 5.0, 5.0]
     rows = [body for body in gateway.bodies("/log") if body["split"] == "val"]
-    assert [[len(group["trajectories"]) for group in row["groups"]] for row in rows] == [[2, 2], [2, 2]]
+    assert [[len(group["trajectories"]) for group in row["groups"]] for row in rows] == [[2, 2]] * 3
     assert all(row["metrics"]["time/step_eval_s"] >= 0 for row in rows)
     evaluated = [body for body in gateway.bodies("/api/v1/rollouts") if body["purpose"] == "evaluate"]
-    assert len(evaluated) == 8
+    assert len(evaluated) == 12
+    again = fit(model, rollout, [1, 2], steps=4, eval_scenarios=[4, 6])  # the model has batches behind it
+    assert again.eval_reward_before is None
 
 
 def test_an_infrastructure_failure_is_retried_and_never_a_reward(
@@ -399,5 +402,5 @@ def test_paid_models_are_counted_for_the_model_that_is_trained(
 
     result = fit(model, judged, [1, 2], steps=1, eval_scenarios=[3])
     assert result.steps[0].metrics["costs/train/judge"] == 3.0  # six runs
-    [measured] = [row for row in gateway.bodies("/log") if row["split"] == "val"]
-    assert measured["metrics"]["costs/eval/judge"] == 0.5
+    before, after = [row for row in gateway.bodies("/log") if row["split"] == "val"]
+    assert before["metrics"]["costs/eval/judge"] == after["metrics"]["costs/eval/judge"] == 0.5

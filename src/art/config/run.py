@@ -138,7 +138,7 @@ class EvaluationSection(_Section):
     scenarios: str = ""
     """As `run.scenarios`. Empty: no evaluation."""
     every: int | None = Field(default=None, ge=1)
-    """Batches between two evaluations; published steps where `run.loop` is `pipeline`. None: at the end alone."""
+    """Batches between two evaluations; published steps where `run.loop` is `pipeline`. None: before the first batch and at the end."""
     rollouts: int = Field(default=1, ge=1)
     """Runs of each scenario. More of them narrow the interval around the mean."""
 

@@ -80,9 +80,9 @@ async def fit(
 
     The server counts a model's train calls as batches, so a fit that is run again goes on where it stopped. `rollout` is
     what `art.wrap` takes or gives, or `async def rollout(model, scenario)` that returns an `art.Trajectory`, a number, or
-    what `reward(result[, scenario])` judges. `eval_scenarios` are run at the end, and every `eval_every` batches.
-    An agent's exceptions are kept with their groups up to `max_exceptions` per batch (a count, or a share below
-    1). Infrastructure failures are retried `infra_retries` times with a fresh rollout and are never a reward.
+    what `reward(result[, scenario])` judges. `eval_scenarios` are run before a model's first batch, at the end, and every
+    `eval_every` batches. An agent's exceptions are kept with their groups up to `max_exceptions` per batch (a count, or a
+    share below 1). Infrastructure failures are retried `infra_retries` times with a fresh rollout and are never a reward.
     `budget` (art.config.budget.Budget, or its fields `usd`, `tokens`, `seconds`) ends the run after the batch that reaches
     it, earlier runs counted; so does `should_stop` once it is true. `trackers` get the rows too (docs/trackers.md).
     """
@@ -294,6 +294,7 @@ class _Loop:
         self.tell(where_it_stands(name, batch=batch, step=info.step, steps=steps))
         await self.purse.look_back(runner.model)
         done: list[FitStep] = []
+        before = await self._before(batch, info.step)
         while batch < steps and not self.purse.reason and not (self.should_stop and self.should_stop()):
             chosen = scenarios_of_batch(self.scenarios, batch, self.groups_per_step, runner.seed)
             with _telling(self.tell, stopped(name, batch=batch, steps=steps)):
@@ -308,7 +309,23 @@ class _Loop:
         self.tell(note := nothing_learned(name, done))
         step, path = await runner.latest()
         stopped_by = self.purse.reason if batch < steps else ""
-        return FitResult(step, batch, done, checkpoint_path=path, note=note, stopped_by=stopped_by)
+        return FitResult(
+            step,
+            batch,
+            done,
+            checkpoint_path=path,
+            note=note,
+            stopped_by=stopped_by,
+            eval_reward_before=before,
+        )
+
+    async def _before(self, batch: int, step: int) -> float | None:
+        """What a model reaches that no batch has trained yet: what every later evaluation is compared with."""
+        if batch or not self.eval_scenarios:
+            return None
+        measured = await self.runner.evaluate(self.eval_scenarios, self.eval_rollouts, step)
+        self.tell(f"{self.runner.model.name}: before the first batch  eval {measured:.3f}")
+        return measured
 
     async def _evaluated(self, report: FitStep) -> FitStep:
         """The report with the evaluation that is due after it."""

@@ -64,6 +64,8 @@ class FitResult:
     """Why this run published nothing and what to do about it; empty when it published."""
     stopped_by: str = ""
     """The budget that ended it before all batches were done; empty otherwise."""
+    eval_reward_before: float | None = None
+    """Mean over the evaluation before the model's first batch; None where there was none."""
 
     @property
     def published(self) -> int:

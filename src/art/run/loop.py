@@ -77,15 +77,13 @@ class Run:
                     return await self._train(model)
 
     async def _model(self) -> TrainableModel[Any, Any]:
-        """The model, registered on a server that has the settings of the run; both told and kept."""
+        """The model, registered on a server that has the settings of the run; both told."""
         from art.backends.local import LocalBackend
 
         settings = self.loaded.model
         self.display.say(f"{self.progress.name}: starting, with {settings.base_model}")
-        server_path = None
         if isinstance(self.backend, LocalBackend):
             await settle(self.backend, self.loaded)
-            server_path = self.backend.path
         fixed = {name: getattr(settings, name) for name in ModelConfig.model_fields}
         model: TrainableModel[Any, Any] = TrainableModel(
             name=settings.name, project=settings.project, **fixed
@@ -95,10 +93,16 @@ class Run:
             model.metrics_builder().register_price(paid, price)
         for note in self.parts.notes:
             self.display.say(f"{self.progress.name}: {note}", event="note", text=note)
+        return model
+
+    async def _keep_settings(self, model: TrainableModel[Any, Any]) -> None:
+        """For a run that trains something: one that finds all its batches done leaves the record of those as it is."""
+        from art.backends.local import LocalBackend
+
+        server_path = self.backend.path if isinstance(self.backend, LocalBackend) else None
         data = resolved(self.loaded, server_path=server_path)
         for note in await record.keep(model, data, kinds_of_origin(self.loaded, data)):
             self.display.say(note, event="note", text=note)
-        return model
 
     async def _earlier_ended(self, model: TrainableModel[Any, Any]) -> None:
         """Wait for a train call of a run that was killed: it is counted when it ends, and this run goes on behind it.
@@ -128,6 +132,8 @@ class Run:
         self.progress.steps = self.loaded.run.steps + taken
         info = await model.info()
         self.progress.batch, self.progress.step = info.batch, info.step
+        if info.batch < self.progress.steps:
+            await self._keep_settings(model)
         where = where_it_stands(model.name, batch=info.batch, step=info.step, steps=self.progress.steps)
         self.display.say(
             where or f"{model.name}: a fresh start, {self.progress.steps} batches",
@@ -193,7 +199,13 @@ class Run:
             return ""
         self.progress.side_by_side = True
         trainer = pipeline_of(
-            self.loaded, self.parts, model, self._agent(), steps=left, budget=self._budget()
+            self.loaded,
+            self.parts,
+            model,
+            self._agent(),
+            steps=left,
+            fresh=batch == 0,
+            budget=self._budget(),
         )
         began = [time.monotonic()]
 

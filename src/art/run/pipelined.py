@@ -30,9 +30,10 @@ def pipeline_of(
     agent: RolloutAgent,
     *,
     steps: int,
+    fresh: bool,
     budget: Budget | None,
 ) -> PipelineTrainer:
-    """A trainer for `steps` further batches."""
+    """A trainer for `steps` further batches; `fresh` when there were none before, and what it starts from is measured."""
     run, settings = loaded.run, loaded.pipeline
     groups = _Groups(
         agent=agent,
@@ -60,7 +61,7 @@ def pipeline_of(
         queue_maxsize=settings.queue,
         max_steps=steps,
         eval_every_n_steps=loaded.evaluation.every or 0,
-        eval_at_start=False,
+        eval_at_start=fresh and bool(parts.held_out),
         log_interval_seconds=0.0,
         budget=budget,
         _config=options,
