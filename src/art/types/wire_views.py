@@ -13,6 +13,9 @@ from pydantic import BaseModel, Field
 from art.types.policy import Purpose, RolloutStatus
 from art.types.wire_metrics import MetricInfo as MetricInfo
 from art.types.wire_metrics import MetricList as MetricList
+from art.types.wire_reward import RewardCheck as RewardCheck
+from art.types.wire_reward import RewardLink as RewardLink
+from art.types.wire_reward import RewardWarning as RewardWarning
 from art.types.wire_server_view import Note as Note
 from art.types.wire_server_view import QueueInfo as QueueInfo
 from art.types.wire_server_view import RunConfig as RunConfig
@@ -226,6 +229,8 @@ class Member(BaseModel):
 
     rollout: RolloutLine
     messages: list[Message]
+    explanation: str = ""
+    """Of a judge, as it was logged with the trajectory."""
 
 
 class Divergence(BaseModel):
@@ -332,13 +337,24 @@ class TokenPage(BaseModel):
 
 
 class ScenarioLine(BaseModel):
+    """`first` and `last` are of rollouts with one purpose: what was sampled to be trained is not compared with evaluation."""
+
     scenario_id: str
     rollouts: int
+    """All of them."""
+    purpose: Purpose = Purpose.TRAIN
+    """Of those that are compared: the one with rewards at more steps, training where both have as many."""
     first_step: int
     last_step: int
     reward_first: float | None = None
     reward_last: float | None = None
     """Mean over the rollouts of its first and of its newest step."""
+    rollouts_first: int = 0
+    rollouts_last: int = 0
+    """That have a reward there."""
+    metrics_first: dict[str, float] = Field(default_factory=dict)
+    metrics_last: dict[str, float] = Field(default_factory=dict)
+    """Means of the program's metrics there."""
     preview: str = ""
 
 
@@ -368,12 +384,17 @@ class Points(BaseModel):
     reward: list[float]
     sampled_tokens: list[int]
     tool_errors: list[int]
+    metrics: dict[str, list[float | None]] = Field(default_factory=dict)
+    """The program's metrics that vary, by name; None for a rollout that lacks it."""
 
 
 class Extremes(BaseModel):
     best: list[RolloutLine]
     worst: list[RolloutLine]
+    """Of a group in which all rewards are equal the newest rollout stands for all."""
     points: Points
     correlation_tokens: float | None = None
     """Pearson's r of reward and sampled tokens over the points; None where one of them does not vary."""
     correlation_tool_errors: float | None = None
+    links: list[RewardLink] = Field(default_factory=list)
+    """These two, and the program's metrics."""
