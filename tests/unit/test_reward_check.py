@@ -48,9 +48,11 @@ def test_a_reward_that_pays_for_length_is_told(cheated: Any) -> None:
         next(link for link in found.links if link.name == name)
         for name in ("sampled_tokens", "metrics.right")
     )
-    assert length.r is not None and length.r > 0.7
+    assert length.r is not None
+    assert length.r > 0.7
     assert f"{length.r:+.2f}" in told["length"].message
-    assert right.r is not None and abs(right.r) < 0.3
+    assert right.r is not None
+    assert abs(right.r) < 0.3
     assert told["flat_metric"].name == "metrics.right"
     assert told["same_judge"].name == "ruler_score"
 

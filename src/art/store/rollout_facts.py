@@ -120,9 +120,11 @@ def explained(conn: Conn, rollout_id: str, project: str, body: Mapping[str, Any]
     said = explanation_of([str(line) for line in body.get("logs") or ()], body.get("metadata") or {})
     if not said:
         return
-    row = one(conn, "SELECT id FROM rollout_facts WHERE rollout_id = ? AND project = ?", rollout_id, project)
+    row = conn.execute(
+        "SELECT id FROM rollout_facts WHERE rollout_id = ? AND project = ?", (rollout_id, project)
+    ).fetchone()
     if row is not None:
-        place = row["id"] << CALL_BITS | EXPLAINED
+        place = row[0] << CALL_BITS | EXPLAINED
         conn.execute("DELETE FROM rollout_words WHERE rowid = ?", (place,))
         words = said[: call_facts.INDEXED_CHARACTERS]
         conn.execute("INSERT INTO rollout_words (rowid, text) VALUES (?, ?)", (place, words))
