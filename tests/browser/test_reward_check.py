@@ -45,7 +45,9 @@ def test_the_overview_warns_and_leads_to_what_the_reward_goes_with(open_page: An
 
 def test_a_group_shows_what_the_judge_said_and_the_search_finds_it(open_page: Any, cheated: Site) -> None:
     page = open_page(f"{_RUN}/groups/desk-01-12-0", base=cheated.url, key=cheated.key)
-    assert re.search(r"names .* state .*; it has \d+ words", page.get_by_test_id("explanation").first.inner_text())
+    assert re.search(
+        r"names .* state .*; it has \d+ words", page.get_by_test_id("explanation").first.inner_text()
+    )
     show(page, f'{_RUN}/rollouts?search="names another state"')
     assert page.get_by_test_id("rollouts-table").locator("tbody tr").count() > 0
 

@@ -33,7 +33,10 @@ export function ownCharts(names, metrics) {
     const own = name.slice(name.indexOf("/") + 1);
     found.set(own, [...(found.get(own) ?? []), name]);
   }
-  return [...found].slice(0, MOST_OWN).map(([own, splits]) => ({ key: `own ${own}`, title: own.replaceAll("_", " "), metrics: splits }));
+  return [...found].slice(0, MOST_OWN).map(([own, splits]) => {
+    const [split] = splits.length === 1 ? splits[0].split("/") : [];
+    return { key: `own ${own}`, title: `${own.replaceAll("_", " ")}${split ? `, ${split}` : ""}`, metrics: splits, meaning: "Mean over the rollouts that have it." };
+  });
 }
 
 /** What each figure is called where several stand in one chart. */
@@ -72,7 +75,7 @@ export function chartsOf(names, more = [], beside = []) {
 /** One MetricInfo for a chart of several: the first one's unit, all their meanings, and a band only where it is everybody's. */
 export function joined(infos, title) {
   const [first] = infos;
-  if (infos.length === 1) return first;
+  if (infos.length === 1) return title ? { ...first, title } : first;
   const meanings = [...new Set(infos.map((info) => info.meaning))];
   const shared = (key) => (infos.every((info) => info[key] === first[key]) ? first[key] : null);
   return { ...first, title: title ?? first.title, meaning: meanings.join(" "), warn_above: shared("warn_above"), warn_below: shared("warn_below") };

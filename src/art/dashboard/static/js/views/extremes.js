@@ -86,7 +86,9 @@ function OwnMetric({ name, link, x, y, steps }) {
   const changes = drift(steps, x, y);
   const said = Math.abs(link.r ?? 0) >= CLEAR
     ? html`Reward ${link.r > 0 ? "rises" : "falls"} with ${name}.`
-    : html`<b>Reward and ${name} hardly go together.</b> If ${name} is what the task is about, they should.`;
+    : x.every((value) => value >= 0 && value <= 1)
+      ? html`<b>Reward and ${name} hardly go together.</b> If ${name} is what the task is about, they should.`
+      : html`Reward and ${name} hardly go together.`;
   return html`<p class="reading">${said}${link.within !== null && html` Within single steps r = ${signed(link.within, 2)}.`}${changes && html` From the first third of the steps to the last, ${name} went from ${number(changes[0].from)} to ${number(changes[0].to)}, the reward from ${reward(changes[1].from)} to ${reward(changes[1].to)}.`}</p>`;
 }
 

@@ -50,8 +50,8 @@ function Overview({ route, detail }) {
       ${charts.length > 0 && !series.data && !series.error && html`<${Loading} what="figures" />`}
       ${series.data && shown(general)}
     </section>
-    ${series.data && own.length > 0 && html`<section aria-label="The program's own metrics" data-testid="own-metrics"><h2>The program's own metrics</h2>
-      <p class="muted small">Means over rollouts. Where reward rises and what the task is about does not, <a href=${href("extremes", route.params)}>the reward pays for something else</a>.</p>${shown(own)}</section>`}
+    ${series.data && own.length > 0 && html`<section class="own-metrics" aria-label="The program's own metrics" data-testid="own-metrics"><h2>The program's own metrics</h2>
+      <p class="muted small">Where the reward rises and what the task is about does not, the reward pays for something else: <a href=${href("extremes", route.params)}>reward check</a>.</p>${shown(own)}</section>`}
     <${Fates} detail=${detail} route=${route} />`;
 }
 
@@ -93,7 +93,8 @@ function RunChart({ chart, metrics, set, axis, smoothing, start, detail, remove 
   const figures = shown.map((metric) => detail.figures.find((one) => one.name === metric)).filter(Boolean);
   const warning = figures.find((one) => one.state === "warning");
   const banded = chart.band && lines.some((line) => line.series.low);
-  const told = { ...info, meaning: banded ? `${info.meaning} ${chart.band}` : info.meaning, warning: warning ? infoOf(metrics, warning.name).warning : "" };
+  const meaning = chart.meaning ?? info.meaning;
+  const told = { ...info, meaning: banded ? `${meaning} ${chart.band}` : meaning, warning: warning ? infoOf(metrics, warning.name).warning : "" };
   const now = figures.map((one, index) => html`<span key=${one.name} class="inline">${figures.length > 1 && html`<span class=${`swatch k${index + 1}`}></span><span class="muted small">${shortName(one.name)}</span>`}${figure(one.last, info.unit)}</span>`);
   const actions = remove && html`<button type="button" class="button quiet" aria-label=${`Remove the chart ${info.title}`} onClick=${remove}>✕</button>`;
   return html`<${Chart} info=${told} lines=${lines} axis=${axis} smoothing=${smoothing} sync=${`run-${axis}`} warning=${Boolean(warning)} now=${html`<span class="chart-nows">${now}</span>`} actions=${actions} />`;
