@@ -7,6 +7,18 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 
+class Points(BaseModel):
+    """At most 2,000 rollouts as columns, for a scatter plot."""
+
+    rollout_id: list[str]
+    step: list[int]
+    reward: list[float]
+    sampled_tokens: list[int]
+    tool_errors: list[int]
+    metrics: dict[str, list[float | None]] = Field(default_factory=dict)
+    """The program's metrics that vary, by name; None for a rollout that lacks it."""
+
+
 class RewardLink(BaseModel):
     """How the reward goes with one figure of the rollouts."""
 

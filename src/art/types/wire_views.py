@@ -13,9 +13,12 @@ from pydantic import BaseModel, Field
 from art.types.policy import Purpose, RolloutStatus
 from art.types.wire_metrics import MetricInfo as MetricInfo
 from art.types.wire_metrics import MetricList as MetricList
+from art.types.wire_reward import Points as Points
 from art.types.wire_reward import RewardCheck as RewardCheck
 from art.types.wire_reward import RewardLink as RewardLink
 from art.types.wire_reward import RewardWarning as RewardWarning
+from art.types.wire_scenarios import ScenarioLine as ScenarioLine
+from art.types.wire_scenarios import ScenarioList as ScenarioList
 from art.types.wire_server_view import Note as Note
 from art.types.wire_server_view import QueueInfo as QueueInfo
 from art.types.wire_server_view import RunConfig as RunConfig
@@ -336,33 +339,6 @@ class TokenPage(BaseModel):
     """Why no token is listed: their call was redacted, or its tokens are gone."""
 
 
-class ScenarioLine(BaseModel):
-    """`first` and `last` are of rollouts with one purpose: what was sampled to be trained is not compared with evaluation."""
-
-    scenario_id: str
-    rollouts: int
-    """All of them."""
-    purpose: Purpose = Purpose.TRAIN
-    """Of those that are compared: the one with rewards at more steps, training where both have as many."""
-    first_step: int
-    last_step: int
-    reward_first: float | None = None
-    reward_last: float | None = None
-    """Mean over the rollouts of its first and of its newest step."""
-    rollouts_first: int = 0
-    rollouts_last: int = 0
-    """That have a reward there."""
-    metrics_first: dict[str, float] = Field(default_factory=dict)
-    metrics_last: dict[str, float] = Field(default_factory=dict)
-    """Means of the program's metrics there."""
-    preview: str = ""
-
-
-class ScenarioList(BaseModel):
-    scenarios: list[ScenarioLine]
-    next: str | None = None
-
-
 class ScenarioStep(BaseModel):
     step: int
     purpose: Purpose
@@ -374,18 +350,6 @@ class ScenarioDetail(BaseModel):
     scenario_id: str
     steps: list[ScenarioStep]
     """Oldest first."""
-
-
-class Points(BaseModel):
-    """At most 2,000 rollouts as columns, for a scatter plot."""
-
-    rollout_id: list[str]
-    step: list[int]
-    reward: list[float]
-    sampled_tokens: list[int]
-    tool_errors: list[int]
-    metrics: dict[str, list[float | None]] = Field(default_factory=dict)
-    """The program's metrics that vary, by name; None for a rollout that lacks it."""
 
 
 class Extremes(BaseModel):
