@@ -122,7 +122,7 @@ def test_the_tabs_of_a_run_and_a_row_are_clicked(open_page: Any) -> None:
         "Groups",
         "Rollouts",
         "Scenarios",
-        "Extremes",
+        "Reward check",
         "Checkpoints",
         "Try",
         "Config",

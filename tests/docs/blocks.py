@@ -31,6 +31,7 @@ FILES = (
     "docs/load.md",
     "docs/failures.md",
     "docs/dashboard.md",
+    "docs/reward-bug.md",
     "docs/run.md",
     "docs/sensitive-data.md",
     "docs/metrics.md",

@@ -270,6 +270,20 @@ def run_rollouts(place: Place, text: str) -> None:
     assert len((place.folder / "groups.jsonl").read_text().splitlines()) == 2
 
 
+def run_seeded(place: Place, text: str) -> None:
+    """The run of the guide: what it is to show is there."""
+    done = place.run(text.replace("python", sys.executable, 1))
+    assert done.returncode == 0, done.stderr
+    ask = "art ls rollouts shop/desk-01 --path bug --json --where"
+    for where, count in (
+        ("metrics.right = 0 and reward > 0.9", 52),
+        ("metrics.right = 1 and reward < 0.3", 61),
+    ):
+        found = place.run(f"{ask} '{where}'")
+        assert found.returncode == 0, found.stderr
+        assert json.loads(found.stdout)["total"] == count
+
+
 def run_project(place: Place, text: str) -> None:
     """`art init`, `art config check` and `art run`, with the tiny model on the server that runs here already."""
     small = "--steps 2 --set run.groups_per_step=1 --set run.rollouts_per_group=3 --set evaluation.rollouts=1"
@@ -296,6 +310,7 @@ SHELL: dict[str, Callable[[Place, str], None]] = {
     ".ci/run": run_ci,
     "art doctor --base-model HuggingFaceTB/SmolLM2-135M-Instruct": run_doctor,
     "art init qa-demo --template qa": run_project,
+    "python -m art.testing.seeded bug --runs 1 --steps 30 --groups 4 --group-size 6 --reward-bug length": run_seeded,
     "cat > agent.py <<'END'": run_rollout,
     "cat > cities.jsonl <<'END'": run_rollouts,
 }

@@ -89,6 +89,7 @@ GET    /api/v1/views/runs/{project}/{name}/rollouts    403 200 200 200  403 403 
 GET    /api/v1/views/runs/{project}/{name}/scenarios   403 200 200 200  403 403 403 403  200  403 403 403
 GET    /api/v1/views/runs/{project}/{name}/scenarios/{scenario_id:path}  403 200 200 200  403 403 403 403  200  403 403 403
 GET    /api/v1/views/runs/{project}/{name}/extremes    403 200 200 200  403 403 403 403  200  403 403 403
+GET    /api/v1/views/runs/{project}/{name}/reward-check  200 200 200 200  403 403 403 403  200  403 403 403
 
 GET    /v1/models                                      200 200 200 200  200 200 200 200  200  200 200 200
 GET    /v1/models/{model:path}                         200 200 200 200  404 404 404 404  200  200 200 404

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import shutil
 import sqlite3
 import statistics
@@ -212,9 +213,11 @@ def test_groups(ask: Any, table: Any) -> None:
 
 
 def test_scenarios(ask: Any, table: Any) -> None:
-    by_step: dict[str, dict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    by_step: dict[str, dict[str, dict[int, list[Any]]]] = defaultdict(
+        lambda: {"train": defaultdict(list), "evaluate": defaultdict(list)}
+    )
     for row in table:
-        by_step[row["scenario_id"]][row["step"]].append(row)
+        by_step[row["scenario_id"]][row["purpose"]][row["step"]].append(row)
     lines = {}
     for sort in get_args(group_lists.ScenarioSort):
         found, cursor = [], None
@@ -231,15 +234,27 @@ def test_scenarios(ask: Any, table: Any) -> None:
         assert {line.scenario_id for line in found} == set(by_step)
         lines[sort] = found
     for line in lines["change"]:
-        steps = by_step[line.scenario_id]
-        judged = {
-            step: [row["reward"] for row in rows if row["reward"] is not None] for step, rows in steps.items()
+        means = {
+            purpose: {
+                step: statistics.fmean(rewards)
+                for step, rows in steps.items()
+                if (rewards := [row["reward"] for row in rows if row["reward"] is not None])
+            }
+            for purpose, steps in by_step[line.scenario_id].items()
         }
-        means = {step: statistics.fmean(rewards) for step, rewards in judged.items() if rewards}
-        assert line.rollouts == sum(map(len, steps.values()))
+        assert line.rollouts == sum(
+            len(rows) for steps in by_step[line.scenario_id].values() for rows in steps.values()
+        )
+        assert line.purpose == max(("train", "evaluate"), key=lambda purpose: len(means[purpose])), (
+            "like with like, and training where both have as many"
+        )
+        steps, known = by_step[line.scenario_id][line.purpose], means[line.purpose]
         assert (line.first_step, line.last_step) == (min(steps), max(steps))
-        assert line.reward_first == pytest.approx(means[min(means)])
-        assert line.reward_last == pytest.approx(means[max(means)])
+        assert line.reward_first == pytest.approx(known[min(known)])
+        assert line.reward_last == pytest.approx(known[max(known)])
+        assert line.rollouts_last == sum(row["reward"] is not None for row in steps[max(known)])
+        right = [json.loads(row["metrics"])["right"] for row in steps[line.last_step]]
+        assert line.metrics_last["right"] == pytest.approx(statistics.fmean(right))
         assert line.preview
         detail = ask(lambda conn, name=line.scenario_id: group_lists.scenario(conn, *RUN, name))
         assert [step.step for step in detail.steps] == sorted(step.step for step in detail.steps)
@@ -259,10 +274,15 @@ def test_extremes(ask: Any, table: Any) -> None:
     found = ask(lambda conn: extremes.extremes(conn, *RUN, limit=5))
     judged = [row for row in table if row["reward"] is not None and row["purpose"] == "train"]
     judged.sort(key=lambda row: row["created_at"])
-    rewards = sorted(row["reward"] for row in judged)
+    last = {row["group_id"]: row for row in judged}
+    told = [
+        row for row in judged if row["status"] != "zero_variance" or last[row["group_id"]] is row
+    ]  # of a group of equal rewards one stands for all
+    assert len(told) < len(judged), "the plan has a batch of equal rewards"
+    rewards = sorted(row["reward"] for row in told)
     assert [line.reward for line in found.worst] == rewards[:5]
     assert [line.reward for line in found.best] == rewards[-5:]
-    newest = [row["rollout_id"] for row in judged if row["reward"] == rewards[-1]][-5:]
+    newest = [row["rollout_id"] for row in told if row["reward"] == rewards[-1]][-5:]
     assert [line.rollout_id for line in found.best] == newest[::-1]
     assert found.points.rollout_id == [row["rollout_id"] for row in judged]
     points = np.array([found.points.reward, found.points.sampled_tokens, found.points.tool_errors])
@@ -270,6 +290,11 @@ def test_extremes(ask: Any, table: Any) -> None:
     assert found.correlation_tokens == pytest.approx(expected[1])
     assert found.correlation_tool_errors == pytest.approx(expected[2])
     assert found.correlation_tool_errors < -0.1
+    right = [json.loads(row["metrics"])["right"] for row in judged]
+    assert found.points.metrics["right"] == right
+    links = {link.name: link for link in found.links}
+    assert links["metrics.right"].r == pytest.approx(np.corrcoef(right, points[0])[0][1])
+    assert links["metrics.right"].within > 0.8
     evaluated = ask(lambda conn: extremes.extremes(conn, *RUN, purpose=Purpose.EVALUATE))
     assert {line.purpose for line in evaluated.best} == {Purpose.EVALUATE}
     assert extremes.correlation([1, 1, 1], [1, 2, 3]) is None

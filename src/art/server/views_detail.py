@@ -11,8 +11,9 @@ from art.server.explain import TRAINABLE, explain, withheld
 from art.server.ownership import visible_rollout
 from art.server.said import divergence, main_path, message_of, sampled_message
 from art.server.token_page import empty_page, token_page
+from art.store.explanations import explanation_of
 from art.store.records import CallText, Role
-from art.store.remarks import Conversation, Logged
+from art.store.remarks import Conversation
 from art.store.trained_rows import TrainedChoice, array_name
 from art.types.explain import ExplainedCall
 from art.types.policy import Fate
@@ -38,7 +39,7 @@ async def get_trajectory(call: ApiCall) -> TrajectoryDetail:
     row = await visible_rollout(gateway.store, call.param("rollout_id"), call.principal)
     found = await gateway.store.remarks.conversation(row.rollout_id)
     explained = await explain(gateway.store, found.row)
-    logged = await gateway.store.remarks.logged(row.rollout_id, row.project)
+    logged = found.logged
     records = {item.call_id: item for item in found.calls}
     return TrajectoryDetail(
         rollout=found.line,
@@ -47,7 +48,7 @@ async def get_trajectory(call: ApiCall) -> TrajectoryDetail:
             _node(item, records[item.call_id], found) for item in explained.calls if item.call_id in records
         ],
         note=found.note,
-        explanation=explanation_of(logged),
+        explanation=explanation_of(logged.logs, logged.metadata),
         logs=logged.logs,
         metadata={**logged.metadata, **found.row.metadata},
         agent_rewards=found.row.agent_rewards,
@@ -61,7 +62,11 @@ async def get_group(call: ApiCall) -> GroupDetail:
     project, name, group_id = call.param("project"), call.param("name"), call.param("group_id")
     group, found = await call.gateway.store.remarks.group(project, name, group_id, MOST_MEMBERS)
     members = [
-        Member(rollout=one.line, messages=main_path(judged(one.calls, one.row.auxiliary), one.texts))
+        Member(
+            rollout=one.line,
+            messages=main_path(judged(one.calls, one.row.auxiliary), one.texts),
+            explanation=explanation_of(one.logged.logs, one.logged.metadata),
+        )
         for one in found
     ]
     return GroupDetail(group=group, members=members, divergence=divergence([one.messages for one in members]))
@@ -165,22 +170,6 @@ def _node(item: ExplainedCall, record: CallRecord, found: Conversation) -> CallN
 
 def _advantage(trained: TrainedChoice | None) -> float | None:
     return None if trained is None else trained.advantage
-
-
-def explanation_of(logged: Logged) -> str:
-    """What a judge said, where it logged that: as metadata named `...explanation`, or as a line that begins so."""
-    named = [
-        value
-        for name, value in logged.metadata.items()
-        if name.endswith("explanation") and isinstance(value, str) and value
-    ]
-    if named:
-        return "\n\n".join(named)
-    for line in logged.logs:
-        head, colon, rest = line.partition(":")
-        if colon and head.lower().endswith("explanation"):
-            return rest.strip()
-    return ""
 
 
 ROUTES = [

@@ -9,7 +9,7 @@ from typing import TypeVar, get_args
 from art.server.endpoint import ApiCall, ApiRoute
 from art.server.query import Query
 from art.server.registration import FORKED
-from art.store import extremes, group_lists, rollout_lists, run_lists, series, step_lists
+from art.store import extremes, group_lists, reward_check, rollout_lists, run_lists, series, step_lists
 from art.store.records import Role
 from art.store.sql import Conn
 from art.types import wire_views as views
@@ -150,6 +150,11 @@ async def get_extremes(call: ApiCall) -> views.Extremes:
     )
 
 
+async def get_reward_check(call: ApiCall) -> views.RewardCheck:
+    _query(call)
+    return await _of_run(call, reward_check.reward_check)
+
+
 def _query(call: ApiCall, *names: str) -> Query:
     return Query(call.request.query_params, names)
 
@@ -200,5 +205,9 @@ ROUTES = [
     ApiRoute(
         "GET", f"{_RUN}/extremes", Role.ROLLOUT, get_extremes,
         "The best and the worst of the newest rollouts, and what rewards go with", response=views.Extremes,
+    ),
+    ApiRoute(
+        "GET", f"{_RUN}/reward-check", Role.INFER, get_reward_check,
+        "What rewards go with, and what is suspicious about that", response=views.RewardCheck,
     ),
 ]  # fmt: skip

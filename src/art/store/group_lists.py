@@ -12,7 +12,7 @@ from art.errors import NotFound
 from art.store.filter_sql import Where
 from art.store.pages import cursor_of, key_of
 from art.store.rollout_lists import COLUMNS, TABLES, line_of
-from art.store.sql import Conn, Row
+from art.store.sql import Conn, Row, loads
 from art.types.wire_views import (
     GroupLine,
     GroupList,
@@ -124,16 +124,26 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | N
 
 _BY_SCENARIO = """
 WITH steps AS (
-    SELECT scenario_id, step, COUNT(*) AS rollouts, AVG(reward) AS mean, COUNT(reward) AS judged, MIN(id) AS id
-    FROM rollout_facts WHERE project = ? AND model = ? AND scenario_id IS NOT NULL GROUP BY scenario_id, step
+    SELECT scenario_id, purpose, step, COUNT(*) AS rollouts, AVG(reward) AS mean, COUNT(reward) AS judged, MIN(id) AS id
+    FROM rollout_facts WHERE project = ? AND model = ? AND scenario_id IS NOT NULL GROUP BY scenario_id, step, purpose
+), purposes AS (
+    SELECT scenario_id, purpose, SUM(judged > 0) AS known, MIN(step) AS first_step, MAX(step) AS last_step
+    FROM steps GROUP BY scenario_id, purpose
+), compared AS (
+    SELECT scenario_id, MAX(2 * known + (purpose = 'train')), purpose, first_step, last_step
+    FROM purposes GROUP BY scenario_id
 ), firsts AS (
-    SELECT scenario_id, MIN(step), mean FROM steps WHERE judged GROUP BY scenario_id
+    SELECT scenario_id, purpose, MIN(step), mean, judged FROM steps WHERE judged GROUP BY scenario_id, purpose
 ), lasts AS (
-    SELECT scenario_id, MAX(step), mean FROM steps WHERE judged GROUP BY scenario_id
+    SELECT scenario_id, purpose, MAX(step), mean, judged FROM steps WHERE judged GROUP BY scenario_id, purpose
 )
-SELECT steps.scenario_id, SUM(rollouts) AS rollouts, MIN(step) AS first_step, MAX(step) AS last_step,
-    firsts.mean AS reward_first, lasts.mean AS reward_last, MIN(steps.id) AS id
-FROM steps LEFT JOIN firsts USING (scenario_id) LEFT JOIN lasts USING (scenario_id) GROUP BY steps.scenario_id
+SELECT steps.scenario_id, SUM(rollouts) AS rollouts, compared.purpose, compared.first_step, compared.last_step,
+    firsts.mean AS reward_first, lasts.mean AS reward_last, COALESCE(firsts.judged, 0) AS rollouts_first,
+    COALESCE(lasts.judged, 0) AS rollouts_last, MIN(steps.id) AS id
+FROM steps JOIN compared USING (scenario_id)
+LEFT JOIN firsts ON firsts.scenario_id = compared.scenario_id AND firsts.purpose = compared.purpose
+LEFT JOIN lasts ON lasts.scenario_id = compared.scenario_id AND lasts.purpose = compared.purpose
+GROUP BY steps.scenario_id
 """
 # With MIN or MAX, SQLite takes the other columns from the row that has it (sqlite.org/lang_select.html#bareagg).
 _SORTS: dict[str, str] = {
@@ -166,9 +176,26 @@ def scenarios(
     for row in found[:limit]:
         asked = conn.execute("SELECT asked FROM rollout_previews WHERE id = ?", (row["id"],)).fetchone()
         values = {name: row[name] for name in row.keys() if name != "id"}  # noqa: SIM118 - a Row is no mapping
-        lines.append(ScenarioLine(**values, preview=asked["asked"] if asked is not None else ""))
+        line = ScenarioLine(**values, preview=asked["asked"] if asked is not None else "")
+        line.metrics_first = _metrics_at(conn, project, model, line, line.first_step)
+        line.metrics_last = _metrics_at(conn, project, model, line, line.last_step)
+        lines.append(line)
     following = cursor_of(kind, skip + limit) if len(found) > limit else None
     return ScenarioList(scenarios=lines, next=following)
+
+
+def _metrics_at(conn: Conn, project: str, model: str, line: ScenarioLine, step: int) -> dict[str, float]:
+    """Means of the program's metrics over the compared rollouts of one step."""
+    found = conn.execute(
+        "SELECT r.metrics FROM rollout_facts f JOIN rollouts r USING (rollout_id) WHERE f.project = ? AND f.model = ?"
+        " AND f.scenario_id = ? AND f.step = ? AND f.purpose = ?",
+        (project, model, line.scenario_id, step, line.purpose.value),
+    )
+    values: dict[str, list[float]] = defaultdict(list)
+    for (metrics,) in found:
+        for name, value in loads(metrics).items():
+            values[name].append(float(value))
+    return {name: math.fsum(known) / len(known) for name, known in sorted(values.items())}
 
 
 def scenario(conn: Conn, project: str, model: str, scenario_id: str) -> ScenarioDetail:

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from art.errors import Conflict, NotFound
-from art.store import figure_rows, total_rows
+from art.store import figure_rows, rollout_facts, total_rows
 from art.store.records import CheckpointRow, LoggedTrajectory, ModelRow
 from art.store.sql import Conn, Row, dumps, insert, loads, one, rows
 from art.types.jobs import CheckpointInfo
@@ -223,6 +223,8 @@ def add_history(
                 "created_at": item.created_at,
             },
         )
+        if item.rollout_id is not None:
+            rollout_facts.explained(conn, item.rollout_id, item.project, item.body)
     return data, True
 
 

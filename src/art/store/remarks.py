@@ -19,6 +19,14 @@ from art.types.wire_views import GroupLine, Note, RolloutLine, RunConfig, SavedV
 
 
 @dataclass(frozen=True, slots=True)
+class Logged:
+    """What was logged with a rollout's trajectory, the newest time that it was; empty where nothing was."""
+
+    logs: list[str]
+    metadata: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
 class Conversation:
     """Everything that was recorded of one rollout, without its token arrays."""
 
@@ -30,14 +38,7 @@ class Conversation:
     """As lists show it."""
     trained: dict[tuple[str, int], TrainedChoice]
     note: Note
-
-
-@dataclass(frozen=True, slots=True)
-class Logged:
-    """What was logged with a rollout's trajectory, the newest time that it was."""
-
-    logs: list[str]
-    metadata: dict[str, object]
+    logged: Logged
 
 
 class Remarks:
@@ -81,23 +82,6 @@ class Remarks:
             ]
 
         return await self._db.view(run)
-
-    async def logged(self, rollout_id: str, project: str) -> Logged:
-        """Empty where nothing was logged of it."""
-
-        def run(conn: Conn) -> Logged:
-            row = one(
-                conn,
-                "SELECT body FROM logged_trajectories WHERE rollout_id = ? AND project = ? ORDER BY id DESC LIMIT 1",
-                rollout_id,
-                project,
-            )
-            body = {} if row is None else loads(row["body"])
-            return Logged(
-                logs=[str(line) for line in body.get("logs") or ()], metadata=body.get("metadata") or {}
-            )
-
-        return await self._db.read(run)
 
     async def trained(self, rollout_id: str) -> dict[tuple[str, int], TrainedChoice]:
         """What the trainer found of its choices."""
@@ -164,4 +148,16 @@ def _conversation(conn: Conn, row: RolloutRow, line: RolloutLine) -> Conversatio
         texts={item["call_id"]: CallText.model_validate_json(item["text"]) for item in texts},
         trained=trained_rows.trained_of(conn, row.rollout_id),
         note=remark_rows.get_note(conn, row.rollout_id),
+        logged=_logged(conn, row),
     )
+
+
+def _logged(conn: Conn, row: RolloutRow) -> Logged:
+    found = one(
+        conn,
+        "SELECT body FROM logged_trajectories WHERE rollout_id = ? AND project = ? ORDER BY id DESC LIMIT 1",
+        row.rollout_id,
+        row.project,
+    )
+    body = {} if found is None else loads(found["body"])
+    return Logged(logs=[str(line) for line in body.get("logs") or ()], metadata=body.get("metadata") or {})

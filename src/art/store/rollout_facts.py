@@ -9,15 +9,19 @@ words.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from art.store import call_facts
+from art.store.explanations import explanation_of
 from art.store.records import CallText, RolloutChange
 from art.store.sql import Conn, one, rows
 from art.types.tokens import CallRecord
 
 CALL_BITS = 20
 """Of a document's rowid: a million calls of one rollout. Those beyond are not searched."""
+EXPLAINED = (1 << CALL_BITS) - 1
+"""Where a call's number would stand, for what a judge said of the rollout."""
 MERGED_PAGES = 1000
 """Of the index, rewritten in one go (4 MB); other writes wait so long."""
 
@@ -105,10 +109,25 @@ def _add_text(conn: Conn, fact: int, number: int, text: CallText, *, main: bool)
             (fact, call_facts.asked(text), call_facts.answered(text)),
         )
     words = call_facts.searched(text)
-    if words and number < 1 << CALL_BITS:
+    if words and number < EXPLAINED:
         conn.execute(
             "INSERT INTO rollout_words (rowid, text) VALUES (?, ?)", (fact << CALL_BITS | number, words)
         )
+
+
+def explained(conn: Conn, rollout_id: str, project: str, body: Mapping[str, Any]) -> None:
+    """What a judge said is searched too; `body` is the logged trajectory as it is kept. The newest counts."""
+    said = explanation_of([str(line) for line in body.get("logs") or ()], body.get("metadata") or {})
+    if not said:
+        return
+    row = conn.execute(
+        "SELECT id FROM rollout_facts WHERE rollout_id = ? AND project = ?", (rollout_id, project)
+    ).fetchone()
+    if row is not None:
+        place = row[0] << CALL_BITS | EXPLAINED
+        conn.execute("DELETE FROM rollout_words WHERE rowid = ?", (place,))
+        words = said[: call_facts.INDEXED_CHARACTERS]
+        conn.execute("INSERT INTO rollout_words (rowid, text) VALUES (?, ?)", (place, words))
 
 
 def judged(conn: Conn, rollout_id: str) -> None:
@@ -188,6 +207,10 @@ def fill(conn: Conn) -> None:
     )
     _fill_texts(conn)
     _fill_batches(conn)
+    for rollout_id, project, body in conn.execute(
+        "SELECT rollout_id, project, body FROM logged_trajectories WHERE rollout_id IS NOT NULL ORDER BY id"
+    ).fetchall():
+        explained(conn, rollout_id, project, json.loads(body))
 
 
 def _fill_texts(conn: Conn) -> None:

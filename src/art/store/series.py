@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from art.store.sql import Conn
+from art.store.sql import Conn, loads
 from art.types.metrics import state_of
+from art.types.policy import RolloutStatus
 from art.types.wire_views import Figure, Series, SeriesSet
 
 LOW, HIGH = "_ci_low", "_ci_high"
@@ -15,6 +17,10 @@ LOW, HIGH = "_ci_low", "_ci_high"
 SPREAD = "_std_dev"
 """Behind the name of a training figure: its standard deviation."""
 TRAIN = "train/"
+COUNTS = tuple(f"data/step_num_{status}" for status in ("trajectories", *RolloutStatus))
+SMALLEST = ("train/reward_std_dev",)
+"""Figures in which a train call that published nothing shows, though its step has those of another call: the counts of
+rollouts by status, which add up, and the spread of rewards, of which the smaller one counts."""
 
 
 class Point(NamedTuple):
@@ -30,6 +36,8 @@ def series_set(conn: Conn, project: str, name: str, metrics: Iterable[str], *, m
     found: dict[str, Series] = {}
     for metric in dict.fromkeys(metrics):
         points = points_of(conn, project, name, metric)
+        if points and metric in (*COUNTS, *SMALLEST):
+            points = _with_unpublished(conn, project, name, metric, points)
         if points:
             found[metric] = _series(points, _band(conn, project, name, metric, points), max_points)
     return SeriesSet(series=found)
@@ -42,6 +50,30 @@ def points_of(conn: Conn, project: str, name: str, metric: str) -> list[Point]:
         (project, name, metric),
     )
     return [Point(*row) for row in found]
+
+
+def _with_unpublished(
+    conn: Conn, project: str, name: str, metric: str, points: Sequence[Point]
+) -> list[Point]:
+    """The points with what train calls found that published nothing. Of a step the figures are those of the call that
+    published it, or of the first one where none did; the others would not be seen."""
+    unseen: dict[int, list[float]] = defaultdict(list)
+    published = set[int]()
+    for step, was_published, data in conn.execute(
+        "SELECT step, published, metrics FROM batches WHERE project = ? AND name = ? AND step IN"
+        " (SELECT step FROM batches WHERE project = ? AND name = ? AND NOT published) ORDER BY batch",
+        (project, name, project, name),
+    ):
+        if was_published:
+            published.add(step)
+        elif metric in (found := loads(data)):
+            unseen[step].append(float(found[metric]))
+
+    def value(point: Point) -> float:
+        others = unseen[point.step][0 if point.step in published else 1 :]
+        return min([point.value, *others]) if metric in SMALLEST else point.value + sum(others)
+
+    return [point._replace(value=value(point)) for point in points]
 
 
 def _band(

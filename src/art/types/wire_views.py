@@ -13,6 +13,12 @@ from pydantic import BaseModel, Field
 from art.types.policy import Purpose, RolloutStatus
 from art.types.wire_metrics import MetricInfo as MetricInfo
 from art.types.wire_metrics import MetricList as MetricList
+from art.types.wire_reward import Points as Points
+from art.types.wire_reward import RewardCheck as RewardCheck
+from art.types.wire_reward import RewardLink as RewardLink
+from art.types.wire_reward import RewardWarning as RewardWarning
+from art.types.wire_scenarios import ScenarioLine as ScenarioLine
+from art.types.wire_scenarios import ScenarioList as ScenarioList
 from art.types.wire_server_view import Note as Note
 from art.types.wire_server_view import QueueInfo as QueueInfo
 from art.types.wire_server_view import RunConfig as RunConfig
@@ -226,6 +232,8 @@ class Member(BaseModel):
 
     rollout: RolloutLine
     messages: list[Message]
+    explanation: str = ""
+    """Of a judge, as it was logged with the trajectory."""
 
 
 class Divergence(BaseModel):
@@ -331,22 +339,6 @@ class TokenPage(BaseModel):
     """Why no token is listed: their call was redacted, or its tokens are gone."""
 
 
-class ScenarioLine(BaseModel):
-    scenario_id: str
-    rollouts: int
-    first_step: int
-    last_step: int
-    reward_first: float | None = None
-    reward_last: float | None = None
-    """Mean over the rollouts of its first and of its newest step."""
-    preview: str = ""
-
-
-class ScenarioList(BaseModel):
-    scenarios: list[ScenarioLine]
-    next: str | None = None
-
-
 class ScenarioStep(BaseModel):
     step: int
     purpose: Purpose
@@ -360,20 +352,13 @@ class ScenarioDetail(BaseModel):
     """Oldest first."""
 
 
-class Points(BaseModel):
-    """At most 2,000 rollouts as columns, for a scatter plot."""
-
-    rollout_id: list[str]
-    step: list[int]
-    reward: list[float]
-    sampled_tokens: list[int]
-    tool_errors: list[int]
-
-
 class Extremes(BaseModel):
     best: list[RolloutLine]
     worst: list[RolloutLine]
+    """Of a group in which all rewards are equal the newest rollout stands for all."""
     points: Points
     correlation_tokens: float | None = None
     """Pearson's r of reward and sampled tokens over the points; None where one of them does not vary."""
     correlation_tool_errors: float | None = None
+    links: list[RewardLink] = Field(default_factory=list)
+    """These two, and the program's metrics."""

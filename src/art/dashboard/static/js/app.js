@@ -34,7 +34,7 @@ const VIEWS = {
 const TOP = [["runs", "Runs"], ["compare", "Compare"], ["models", "Models"], ["server", "Server"]];
 const RUN_TABS = [
   ["run", "Overview"], ["steps", "Steps"], ["groups", "Groups"], ["rollouts", "Rollouts"], ["scenarios", "Scenarios"],
-  ["extremes", "Extremes"], ["checkpoints", "Checkpoints"], ["try", "Try"], ["config", "Config"],
+  ["extremes", "Reward check"], ["checkpoints", "Checkpoints"], ["try", "Try"], ["config", "Config"],
 ];
 const TAB_OF = { group: "groups", trajectory: "rollouts", scenario: "scenarios" };
 const THEMES = ["system", "light", "dark"];

@@ -22,7 +22,7 @@ export const KEYS = [
   ["g then g", "its groups"],
   ["g then l", "its rollouts"],
   ["g then n", "its scenarios"],
-  ["g then x", "its extremes"],
+  ["g then x", "its reward check"],
   ["g then p", "try a prompt on it"],
   ["← / →", "on a chart, a cloud of points or tokens: read them one by one"],
   ["d", "light, dark or the system's theme"],

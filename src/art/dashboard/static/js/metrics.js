@@ -29,12 +29,21 @@ function pattern(name) {
   return new RegExp(`^${parts.join("[^/]+")}$`);
 }
 
+function familiesOf(metrics, name) {
+  const families = metrics.filter((metric) => metric.name.includes("*") && pattern(metric.name).test(name));
+  return families.sort((a, b) => b.name.replaceAll("*", "").length - a.name.replaceAll("*", "").length);
+}
+
+/** Whether it is a metric of the program's rollouts: one that only the family of its split holds. */
+export function isOwn(metrics, name) {
+  return /^(train|val|test)\//.test(name) && !metrics.some((metric) => metric.name === name) && ["train/*", "val/*", "test/*"].includes(familiesOf(metrics, name)[0]?.name);
+}
+
 /** The entry of a name: its own, else the family (`val/*`) with the longest fixed text; a bare one where no family holds it. */
 export function infoOf(metrics, name) {
   const exact = metrics.find((metric) => metric.name === name);
   if (exact) return exact;
-  const families = metrics.filter((metric) => metric.name.includes("*") && pattern(metric.name).test(name));
-  families.sort((a, b) => b.name.replaceAll("*", "").length - a.name.replaceAll("*", "").length);
+  const families = familiesOf(metrics, name);
   const own = name.split("/").pop().replaceAll("_", " ");
   if (families.length === 0) return { name, title: own, unit: "", meaning: "A figure that the program logs.", direction: "" };
   const [family] = families;

@@ -1,4 +1,4 @@
-// The newest best and worst rollouts, and what reward goes with: length, tool errors. Where a reward pays for the wrong
+// The newest best and worst rollouts, and what reward goes with: length, tool errors, the program's metrics. Where a reward pays for the wrong
 // thing, it shows here first.
 
 import { path } from "../api.js";
@@ -6,6 +6,7 @@ import { Badge, Empty, Resource, Table } from "../components/index.js";
 import { count, number, of, reward, signed } from "../format.js";
 import { html, useMemo } from "../lib.js";
 import { ofRun, useResource } from "../resource.js";
+import { linkTitle, notesOf, RewardWarnings, useRewardCheck, warningsOf } from "../reward_check.js";
 import { rolloutColumns, rolloutHref, shortId } from "../rollout_columns.js";
 import { goTo, setQuery } from "../router.js";
 import { Scatter } from "../scatter.js";
@@ -20,9 +21,12 @@ export function View({ route }) {
   const { project, name } = route.params;
   const { split = "train" } = route.query;
   const detail = useResource(path("views/runs", project, name, "extremes"), { limit: LIMIT, split }, { live: ofRun(project, name, "rollout", "step") });
-  return html`<div class="toolbar"><h2>Extremes</h2>
+  const check = useRewardCheck(project, name);
+  return html`<div class="toolbar"><h2>Reward check</h2>
       <span class="segmented" role="group" aria-label="Rollouts of">${SPLITS.map(([key, label]) => html`<button type="button" key=${key} aria-pressed=${split === key} onClick=${() => setQuery({ split: key === "train" ? "" : key })}>${label}</button>`)}</span></div>
-    <${Resource} of=${detail} what="extremes">${(data) => html`<${Extremes} ...${{ data, route, split }} />`}<//>`;
+    ${warningsOf(check).length > 0 && html`<section class="warnings check-warnings" aria-label="Warnings" data-testid="reward-warnings"><ul><${RewardWarnings} check=${check} /></ul></section>`}
+    ${notesOf(check).map((one) => html`<p key=${one.name} class="reading muted">${one.message} ${one.detail}</p>`)}
+    <${Resource} of=${detail} what="rewards">${(data) => html`<${Extremes} ...${{ data, route, split }} />`}<//>`;
 }
 
 function Extremes({ data, route, split }) {
@@ -33,7 +37,7 @@ function Extremes({ data, route, split }) {
   return html`<${Clouds} ...${{ data, points, route }} />
     <div class="two-columns">
       <section><h3>Newest best</h3><${List} rows=${best} label="Newest best rollouts" sort=${{ sort: "reward", order: "desc" }} /></section>
-      <section><h3>Newest worst</h3><${List} rows=${worst} label="Newest worst rollouts" sort=${{ sort: "reward", order: "asc" }} /></section>
+      <section><h3 title="One rollout stands for a group whose rewards are all equal">Newest worst</h3><${List} rows=${worst} label="Newest worst rollouts" sort=${{ sort: "reward", order: "asc" }} /></section>
     </div>`;
 }
 
@@ -49,7 +53,8 @@ function Clouds({ data, points, route }) {
   const within = useMemo(() => withinSteps(points.step, points.sampled_tokens, points.reward), [points]);
   if (ids.length === 0) return null;
   const shared = { y: points.reward, steps: points.step, yLabel: "reward", told, open };
-  const { correlation_tokens: tokens, correlation_tool_errors: errors } = data;
+  const { links, correlation_tokens: tokens, correlation_tool_errors: errors } = data;
+  const metrics = links.filter((link) => link.name.startsWith("metrics."));
   return html`<div class="two-columns clouds">
     <section class="panel"><div class="section-head"><h3>Reward against length</h3><${Correlation} r=${tokens} warn=${tokens >= CLEAR} /></div>
       <${Length} r=${tokens} within=${within} points=${points} />
@@ -57,7 +62,34 @@ function Clouds({ data, points, route }) {
     <section class="panel"><div class="section-head"><h3>Reward against tool errors</h3><${Correlation} r=${errors} warn=${errors >= CLEAR / 2} /></div>
       <${Errors} r=${errors} />
       <${Scatter} ...${shared} x=${points.tool_errors} whole xLabel="tool errors" trend=${Math.abs(errors ?? 0) >= CLEAR} label=${`Reward against tool errors of ${of(ids.length, "rollout")}, correlation ${figure(errors)}`} /></section>
+    ${metrics.map((link) => html`<${OfMetric} key=${link.name} ...${{ link, points, told, open }} />`)}
   </div>`;
+}
+
+/** The reward against a metric of the program. Rollouts that lack it are not in the cloud. */
+function OfMetric({ link, points, told, open }) {
+  const name = linkTitle(link.name);
+  const { places, x, y, steps } = useMemo(() => {
+    const values = points.metrics[name] ?? [];
+    const known = values.map((_, i) => i).filter((i) => values[i] !== null);
+    return { places: known, x: known.map((i) => values[i]), y: known.map((i) => points.reward[i]), steps: known.map((i) => points.step[i]) };
+  }, [points, name]);
+  if (places.length === 0) return null;
+  const few = new Set(x).size <= 12 && x.every(Number.isInteger);
+  return html`<section class="panel" data-testid="cloud-metric"><div class="section-head"><h3>Reward against ${name}</h3><${Correlation} r=${link.r} /></div>
+    <${OwnMetric} name=${name} link=${link} x=${x} y=${y} steps=${steps} />
+    <${Scatter} ...${{ x, y, steps }} whole=${few} xLabel=${name} yLabel="reward" trend=${Math.abs(link.r ?? 0) >= CLEAR} told=${(i) => html`${told(places[i])}, ${name} ${number(x[i])}`} open=${(i) => open(places[i])}
+      label=${`Reward against ${name} of ${of(places.length, "rollout")}, correlation ${figure(link.r)}`} /></section>`;
+}
+
+function OwnMetric({ name, link, x, y, steps }) {
+  const changes = drift(steps, x, y);
+  const said = Math.abs(link.r ?? 0) >= CLEAR
+    ? html`Reward ${link.r > 0 ? "rises" : "falls"} with ${name}.`
+    : x.every((value) => value >= 0 && value <= 1)
+      ? html`<b>Reward and ${name} hardly go together.</b> If ${name} is what the task is about, they should.`
+      : html`Reward and ${name} hardly go together.`;
+  return html`<p class="reading">${said}${link.within !== null && html` Within single steps r = ${signed(link.within, 2)}.`}${changes && html` From the first third of the steps to the last, ${name} went from ${number(changes[0].from)} to ${number(changes[0].to)}, the reward from ${reward(changes[1].from)} to ${reward(changes[1].to)}.`}</p>`;
 }
 
 const figure = (r) => (r === null || r === undefined ? "not defined" : signed(r, 2));

@@ -96,5 +96,6 @@ function Head({ member, chosen, route }) {
     <p class="small"><span class="muted">advantage</span> <b class=${rollout.advantage > 0 ? "good" : rollout.advantage < 0 ? "bad" : ""}>${signed(rollout.advantage)}</b></p>
     <p class="small inline"><${Status} of=${rollout.status} title=${rollout.reason || undefined} /><${Flag} flag=${rollout.flag} /></p>
     <p class="small muted">${of(rollout.sampled_tokens, "token")} · ${of(rollout.calls, "call")}${rollout.tool_errors > 0 && html` · <span class="bad">${of(rollout.tool_errors, "tool error")}</span>`} · ${duration(rollout.seconds)}</p>
+    ${member.explanation && html`<p class="small judge" data-testid="explanation"><span class="muted">judge</span> ${member.explanation}</p>`}
   </header>`;
 }

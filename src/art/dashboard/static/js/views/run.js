@@ -1,7 +1,7 @@
 // A run at a glance: where it stands, what is past its band, how its figures went.
 
 import { path } from "../api.js";
-import { chartsOf, joined, others, shortName } from "../charts.js";
+import { chartsOf, joined, others, ownCharts, shortName } from "../charts.js";
 import { Chart } from "../components/chart.js";
 import { ChartControls, chartState } from "../components/chart_controls.js";
 import { Empty, ErrorBox, Facts, Loading, StatusBar } from "../components/index.js";
@@ -9,6 +9,7 @@ import { ago, clock, count, figure, number, reward, usd } from "../format.js";
 import { html, useMemo } from "../lib.js";
 import { infoOf, useMetrics } from "../metrics.js";
 import { ofRun, useResource } from "../resource.js";
+import { notesOf, RewardWarnings, useRewardCheck, warningsOf } from "../reward_check.js";
 import { href, setQuery } from "../router.js";
 import { firstTime } from "../series.js";
 
@@ -25,7 +26,10 @@ function Overview({ route, detail }) {
   const metrics = useMetrics();
   const names = useMemo(() => detail.figures.map((one) => one.name), [detail]);
   const added = (route.query.more ?? "").split(",").filter(Boolean);
-  const charts = useMemo(() => chartsOf(names, added), [names, route.query.more]);
+  const own = useMemo(() => ownCharts(names, metrics), [names, metrics]);
+  const general = useMemo(() => chartsOf(names, added, own), [names, own, route.query.more]);
+  const charts = useMemo(() => [...general, ...own], [general, own]);
+  const check = useRewardCheck(project, name);
   const wanted = charts.flatMap((chart) => chart.metrics);
   const series = useResource(
     wanted.length > 0 ? path("views/runs", project, name, "series") : null,
@@ -35,20 +39,23 @@ function Overview({ route, detail }) {
   const { axis, smoothing } = chartState(route.query);
   const start = useMemo(() => firstTime(Object.values(series.data?.series ?? {})), [series.data]);
   const setMore = (more) => setQuery({ more: more.join(",") });
-  return html`<${Now} detail=${detail} />
-    <${Warnings} detail=${detail} metrics=${metrics} steps=${href("steps", route.params)} />
+  const shown = (some) => html`<div class="charts">${some.map((chart) => html`<${RunChart} key=${chart.key} ...${{ chart, metrics, axis, smoothing, start, detail }} set=${series.data.series}
+        remove=${chart.added && (() => setMore(added.filter((one) => one !== chart.key)))} />`)}</div>`;
+  return html`<${Now} detail=${detail} notes=${notesOf(check).map((one) => `${one.message} ${one.detail}`)} />
+    <${Warnings} ...${{ detail, metrics, check }} steps=${href("steps", route.params)} rewards=${href("extremes", route.params)} />
     <section aria-label="Figures">
       <${ChartControls} axis=${axis} smoothing=${smoothing} more=${others(names, charts)} onMore=${(one) => setMore([...added, one])} />
       <${ErrorBox} error=${series.error} retry=${series.reload} />
       ${charts.length === 0 && html`<${NoFigures} route=${route} />`}
       ${charts.length > 0 && !series.data && !series.error && html`<${Loading} what="figures" />`}
-      ${series.data && html`<div class="charts">${charts.map((chart) => html`<${RunChart} key=${chart.key} ...${{ chart, metrics, axis, smoothing, start, detail }} set=${series.data.series}
-        remove=${chart.added && (() => setMore(added.filter((one) => one !== chart.key)))} />`)}</div>`}
+      ${series.data && shown(general)}
     </section>
+    ${series.data && own.length > 0 && html`<section class="own-metrics" aria-label="The program's own metrics" data-testid="own-metrics"><h2>The program's own metrics</h2>
+      <p class="muted small">Where the reward rises and what the task is about does not, the reward pays for something else: <a href=${href("extremes", route.params)}>reward check</a>.</p>${shown(own)}</section>`}
     <${Fates} detail=${detail} route=${route} />`;
 }
 
-function Now({ detail }) {
+function Now({ detail, notes }) {
   const { run } = detail;
   return html`<section aria-label="In short"><${Facts} facts=${[
     ["Reward, newest", reward(run.reward_last), "Mean training reward of the newest step"],
@@ -62,14 +69,14 @@ function Now({ detail }) {
     ["Base model", run.base_model.split("/").slice(-2).join("/"), run.base_model],
     ["Updated", ago(run.updated_at), clock(run.updated_at)],
   ]} />
-  ${detail.notes.length > 0 && html`<ul class="notes">${detail.notes.map((note) => html`<li key=${note}>${note}</li>`)}</ul>`}</section>`;
+  ${detail.notes.length + notes.length > 0 && html`<ul class="notes">${[...detail.notes, ...notes].map((note) => html`<li key=${note}>${note}</li>`)}</ul>`}</section>`;
 }
 
-/** Figures whose newest value is past their band, each with what is likely wrong. */
-function Warnings({ detail, metrics, steps }) {
+/** What is suspicious about the reward; figures whose newest value is past their band, each with what is likely wrong. */
+function Warnings({ detail, metrics, steps, check, rewards }) {
   const past = detail.figures.filter((one) => one.state === "warning");
-  if (past.length === 0) return null;
-  return html`<section class="warnings" aria-label="Warnings" data-testid="warnings"><ul>${past.map((one) => {
+  if (past.length + warningsOf(check).length === 0) return null;
+  return html`<section class="warnings" aria-label="Warnings" data-testid="warnings"><ul><${RewardWarnings} check=${check} link=${rewards} />${past.map((one) => {
     const info = infoOf(metrics, one.name);
     return html`<li key=${one.name}><b class="warn">${info.title} ${figure(one.last, info.unit)}</b> at <a href=${steps}>step ${one.last_step}</a>. ${info.warning}</li>`;
   })}</ul></section>`;
@@ -86,7 +93,8 @@ function RunChart({ chart, metrics, set, axis, smoothing, start, detail, remove 
   const figures = shown.map((metric) => detail.figures.find((one) => one.name === metric)).filter(Boolean);
   const warning = figures.find((one) => one.state === "warning");
   const banded = chart.band && lines.some((line) => line.series.low);
-  const told = { ...info, meaning: banded ? `${info.meaning} ${chart.band}` : info.meaning, warning: warning ? infoOf(metrics, warning.name).warning : "" };
+  const meaning = chart.meaning ?? info.meaning;
+  const told = { ...info, meaning: banded ? `${meaning} ${chart.band}` : meaning, warning: warning ? infoOf(metrics, warning.name).warning : "" };
   const now = figures.map((one, index) => html`<span key=${one.name} class="inline">${figures.length > 1 && html`<span class=${`swatch k${index + 1}`}></span><span class="muted small">${shortName(one.name)}</span>`}${figure(one.last, info.unit)}</span>`);
   const actions = remove && html`<button type="button" class="button quiet" aria-label=${`Remove the chart ${info.title}`} onClick=${remove}>✕</button>`;
   return html`<${Chart} info=${told} lines=${lines} axis=${axis} smoothing=${smoothing} sync=${`run-${axis}`} warning=${Boolean(warning)} now=${html`<span class="chart-nows">${now}</span>`} actions=${actions} />`;

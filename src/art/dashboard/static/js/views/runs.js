@@ -32,7 +32,7 @@ function Change({ first, last }) {
   if (last === null || last === undefined) return "–";
   if (first === null || first === undefined) return reward(last);
   const change = last - first;
-  return html`<span>${reward(first)} → <b>${reward(last)}</b> <span class=${change > 0 ? "good" : change < 0 ? "bad" : "muted"}>${signed(change)}</span></span>`;
+  return html`<span>${reward(first)} → <b>${reward(last)}</b> <span class="muted">${signed(change)}</span></span>`;
 }
 
 export function View({ route }) {

@@ -4,7 +4,7 @@ import { path } from "../api.js";
 import { conversation, mainCall, pathThrough, treeOf } from "../branches.js";
 import { Chart } from "../components/chart.js";
 import { Empty, Resource, Status } from "../components/index.js";
-import { duration, of, reward, signed } from "../format.js";
+import { duration, number, of, reward, signed } from "../format.js";
 import { html, useMemo } from "../lib.js";
 import { ofRun, useResource } from "../resource.js";
 import { rolloutHref, shortId } from "../rollout_columns.js";
@@ -27,20 +27,41 @@ export function View({ route }) {
 
 function Scenario({ steps, route }) {
   const { a, b } = route.query;
-  const before = steps.find((item) => keyOf(item) === a) ?? steps[0];
-  const after = steps.find((item) => keyOf(item) === b) ?? steps.at(-1);
+  const [first, last] = ends(steps);
+  const before = steps.find((item) => keyOf(item) === a) ?? first;
+  const after = steps.find((item) => keyOf(item) === b) ?? last;
   const at = steps.indexOf(after);
   const to = (item) => item && href("scenario", route.params, { ...route.query, b: keyOf(item), rb: "" });
   const [earlier, later] = [to(steps[at - 1]), to(steps[at + 1])];
   const change = before.reward_mean !== null && after.reward_mean !== null ? after.reward_mean - before.reward_mean : null;
   return html`<${Rewards} steps=${steps} />
     <div class="toolbar"><h3>Before and after</h3>
-      ${change !== null && html`<span>${reward(before.reward_mean)} → <b>${reward(after.reward_mean)}</b> <span class=${change > 0 ? "good" : change < 0 ? "bad" : "muted"}>${signed(change)}</span></span>`}
+      ${change !== null && html`<span>${reward(before.reward_mean)} → <b>${reward(after.reward_mean)}</b> (${signed(change)})</span>`}
+      ${metricChanges(before, after).map(([name, from, to]) => html`<span key=${name} class="muted">${name} ${number(from)} → ${number(to)}</span>`)}
+      ${before.purpose !== after.purpose && html`<span class="warn">training beside evaluation: they are sampled differently</span>`}
       <span class="stepper">${earlier && html`<a class="button quiet" data-prev href=${earlier} title="Earlier step on the right ( [ )">‹ earlier</a>`}${later && html`<a class="button quiet" data-next href=${later} title="Later step on the right ( ] )">later ›</a>`}</span></div>
     <div class="two-columns before-after">
       <${Side} label="Before" ...${{ steps, item: before, rollout: route.query.ra }} onStep=${(key) => setQuery({ a: key, ra: "" })} onRollout=${(id) => setQuery({ ra: id })} />
       <${Side} label="After" ...${{ steps, item: after, rollout: route.query.rb }} onStep=${(key) => setQuery({ b: key, rb: "" })} onRollout=${(id) => setQuery({ rb: id })} />
     </div>`;
+}
+
+/** The first and the newest step of one purpose: of the one that has more steps, training where both have as many. */
+function ends(steps) {
+  const [train, evaluate] = ["train", "evaluate"].map((purpose) => steps.filter((item) => item.purpose === purpose));
+  const compared = evaluate.length > train.length ? evaluate : train;
+  return [compared[0], compared.at(-1)];
+}
+
+/** `[name, before, after]` for the program's metrics that both have. */
+function metricChanges(before, after) {
+  const means = (item) => {
+    const found = {};
+    for (const { metrics } of item.rollouts) for (const [name, value] of Object.entries(metrics)) (found[name] ??= []).push(value);
+    return Object.fromEntries(Object.entries(found).map(([name, values]) => [name, values.reduce((sum, value) => sum + value, 0) / values.length]));
+  };
+  const [one, other] = [means(before), means(after)];
+  return Object.keys(one).filter((name) => name in other).sort().map((name) => [name, one[name], other[name]]);
 }
 
 function Rewards({ steps }) {
