@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ LOW, HIGH = "_ci_low", "_ci_high"
 SPREAD = "_std_dev"
 """Behind the name of a training figure: its standard deviation."""
 TRAIN = "train/"
+LARGEST = sys.float_info.max
 
 
 class Point(NamedTuple):
@@ -57,7 +59,10 @@ def _band(
         return {step: (low[step], high[step]) for step in low.keys() & high.keys()}
     spread = values(SPREAD) if metric.startswith(TRAIN) else {}
     return {
-        point.step: (point.value - spread[point.step], point.value + spread[point.step])
+        point.step: (
+            max(-LARGEST, point.value - spread[point.step]),
+            min(LARGEST, point.value + spread[point.step]),
+        )
         for point in points
         if point.step in spread
     }
