@@ -145,11 +145,11 @@ def report(error: ArtError, *, as_json: bool = False) -> None:
     if as_json:
         typer.echo(json.dumps({"error": error.to_dict()}), err=True)
         return
-    typer.echo(f"error: {error.message}", err=True)
-    if error.cause:
-        typer.echo(f"cause: {error.cause}", err=True)
-    if error.hint:
-        typer.echo(f"hint: {error.hint}", err=True)
+    from art.utils.visible import clean
+
+    for name, said in (("error", error.message), ("cause", error.cause), ("hint", error.hint)):
+        if said or name == "error":
+            typer.echo(f"{name}: {clean(said, lines=True)}", err=True)
 
 
 def main() -> NoReturn:
