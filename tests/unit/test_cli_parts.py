@@ -104,6 +104,13 @@ def test_neither_errors_nor_notices_move_the_cursor(capsys: pytest.CaptureFixtur
     assert "\nnext\n" in said
 
 
+def test_a_name_that_no_file_can_have_is_an_error_and_no_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["ls", "--path", "x" * 300]) == EXIT_ERROR
+    assert capsys.readouterr().err.startswith("error: ")
+
+
 @given(st.text())
 def test_a_cleaned_text_is_one_line_of_printable_characters(text: str) -> None:
     assert all(one.isprintable() or one == "\u200d" for one in clean(text))

@@ -22,7 +22,7 @@ import typer
 from typer.core import TyperGroup
 
 from art.cli._help import Command
-from art.errors import ArtError
+from art.errors import ArtError, InfraError
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -176,6 +176,12 @@ def run(arguments: Sequence[str]) -> int:
             return EXIT_USAGE
         report(_usage(error), as_json=_wants_json(arguments))
         return EXIT_USAGE
+    except OSError as error:
+        if error.filename is None:  # no file that somebody named
+            raise
+        failed = InfraError(f"{error.filename} cannot be used", cause=error.strerror or str(error))
+        report(failed, as_json=_wants_json(arguments))
+        return EXIT_ERROR
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return status if isinstance(status, int) else 0
