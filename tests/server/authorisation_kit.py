@@ -244,7 +244,7 @@ def bodies_of(side: Side) -> dict[str, Any]:
         "PATCH /api/v1/keys/{key_id}": {"quotas": {"calls_per_minute": 60}},
         "POST /api/v1/keys/{key_id}/rotate": {"grace_seconds": 3600},
         "PUT /api/v1/rollouts/{rollout_id}/note": {"flag": "check"},
-        "PUT /api/v1/views/saved/{project}": {"name": "mine", "location": "#/"},
+        "PUT /api/v1/views/saved/{project}": {"name": "mine", "location": "/"},
         "PUT /api/v1/models/{project}/{name}/run-config": {"config": {"steps": 3}},
         "POST /api/v1/data/purge": {"project": side.project, "dry_run": True},
         "POST /api/v1/data/retention": {"project": side.project, "keep_seconds": 1e9, "dry_run": True},

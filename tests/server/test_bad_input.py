@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from typing import Any
 
@@ -147,9 +148,31 @@ def test_rewards(served: Served) -> None:
         {"reward": True},
         {"reward": 10**400},
         {"reward": 1, "metrics": {SURROGATE: 1}},
+        {"reward": 1, "metrics": {"a": 10**400}},
+        {"reward": 1, "metadata": {"a": 10**400}},
     ):
         refused(send(served, path, given))
     assert send(served, path, {"reward": 1}).json()["reward"] == 1.0
+    assert send(served, path, {"reward": 1, "metrics": {"a": 10**30}}).json()["metrics"] == {"a": 1e30}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"config": json.loads('{"a":' * 300 + "1" + "}" * 300)},
+        {"config": {"rate": math.nan}},
+        {"config": {"text": "x" * 1_000_000}},
+    ],
+    ids=["deep", "nan", "long"],
+)
+def test_a_configuration_that_could_not_be_shown(served: Served, given: dict[str, Any]) -> None:
+    answer = httpx2.put(
+        f"{served.server.url}/api/v1/models/tests/alpha/run-config",
+        content=json.dumps(given),
+        headers={"Authorization": f"Bearer {served.server.admin_key}"},
+    )
+    refused(answer)
+    served.api("GET", "views/runs/tests/alpha")
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_a_trained_rollout_and_one_without_a_signal(taught: Trained) -> None:
 
 def test_the_command_line(served: Served, tmp_path: Any) -> None:
     opened = served.open()
-    served.agent(opened).chat.completions.create(model="gpt-4o", messages=says("count"))
+    served.agent(opened).chat.completions.create(model="gpt-4o", messages=says("count \x1b]0;title\x07"))
     name, url = opened["rollout_id"], served.server.url
     remote = run(name, "--url", url, "--key", served.server.admin_key, "--json")
     assert remote.returncode == 0, remote.stderr
@@ -158,6 +158,8 @@ def test_the_command_line(served: Served, tmp_path: Any) -> None:
     assert local.returncode == 0, local.stderr
     assert "⟦one two three four five<|im_end|>⟧" in local.stdout
     assert "waits for the agent's end" in local.stdout
+    assert "\\x1b]0;title\\x07" in local.stdout
+    assert "\x1b" not in local.stdout
     for arguments, words in (
         (("none", "--path", str(served.server.path)), "there is no rollout none"),
         ((name, "--path", str(tmp_path)), "is no server's folder"),

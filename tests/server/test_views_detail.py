@@ -183,18 +183,20 @@ def test_flag_and_note(served: Served, rollout: str) -> None:
 
 
 def test_saved_views(served: Served) -> None:
-    for name, location in (("worst", "#/a"), ("best", "#/b"), ("worst", "#/c")):
+    for name, location in (("worst", "/a"), ("best", "/b"), ("worst", "/c")):
         views = served.api("PUT", "views/saved/tests", {"name": name, "location": location})
     assert views == served.api("GET", "views/saved?project=tests")
     assert [(view["name"], view["location"]) for view in views["views"]] == [
-        ("best", "#/b"),
-        ("worst", "#/c"),
+        ("best", "/b"),
+        ("worst", "/c"),
     ]
     assert served.api("GET", "views/saved?project=other")["views"] == []
     assert served.raw("DELETE", "/api/v1/views/saved/tests?name=none").status_code == 404
     left = served.api("DELETE", "views/saved/tests?name=worst")
     assert [view["name"] for view in left["views"]] == ["best"]
-    assert served.raw("PUT", "/api/v1/views/saved/tests", {"name": "", "location": "#/"}).status_code == 400
+    for name, location in (("", "/"), ("a", "key=art_another&/"), ("a", "javascript:alert(1)"), ("a", "")):
+        wrong = served.raw("PUT", "/api/v1/views/saved/tests", {"name": name, "location": location})
+        assert wrong.status_code == 400
     assert served.raw("GET", "/api/v1/views/saved").status_code == 400
 
 

@@ -8,7 +8,10 @@ from urllib.parse import urlencode
 import pytest
 from chat_kit import TOOLS, Served, says
 
+from art.store.pages import cursor_of
+
 RUN = "views/runs/tests/beta"
+NEWEST = "rollouts created_at True"
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,8 @@ def test_what_was_recorded_is_listed_at_once(served: Served, rollout: str) -> No
         ("limit=1001", "limit is '1001'", "from 1 to 1000"),
         ("step=-1", "step is '-1'", "from 0"),
         ("cursor=abc", "the cursor is none of this list", "next"),
+        (f"cursor={cursor_of(NEWEST, 1.0, 2**63, 1)}", "the cursor is none of this list", "next"),
+        (f"cursor={cursor_of(NEWEST, chr(0xD800), 1, 1)}", "the cursor is none of this list", "next"),
         ("step=1&step=2", "step is given 2 times", ""),
         ("group=%00", "group is no text", ""),
     ],
@@ -81,6 +86,28 @@ def test_what_cannot_be_read_is_said(served: Served, query: str, message: str, h
     assert error["code"] == "invalid_input"
     assert message in error["message"]
     assert hint in error["hint"]
+
+
+def test_rewards_that_no_sum_holds_are_shown(served: Served) -> None:
+    served.register("tests", "huge")
+    for reward in (1e200, -1e200, 1e308, 1e308, 1e308):
+        opened = served.open("tests/huge", scenario_id="huge", group_id="huge")
+        served.api("POST", f"rollouts/{opened['rollout_id']}/reward", {"reward": reward})
+    for step, spread in ((1, 1e308), (2, 1.0)):
+        metrics = {"reward": -1e308, "reward_std_dev": spread}
+        logged = {"split": "train", "step": step, "metrics": metrics, "recorded_at": str(step)}
+        served.api("POST", "models/tests/huge/log", logged)
+    run = "views/runs/tests/huge"
+    (group,) = served.api("GET", f"{run}/groups")["groups"]
+    assert group["reward_mean"] == pytest.approx(6e307)
+    assert group["reward_std_dev"] == pytest.approx(0.24**0.5 * 1e308)
+    (scenario,) = served.api("GET", f"{run}/scenarios")["scenarios"]
+    assert scenario["reward_last"] > 0
+    served.api("GET", f"{run}/scenarios/huge")
+    band = served.api("GET", f"{run}/series?metric=train/reward")["series"]["train/reward"]
+    assert band["low"][0] < -1.7e308
+    for path in ("views/runs", run, f"{run}/rollouts", f"{run}/extremes", f"{run}/steps"):
+        served.api("GET", path)
 
 
 def test_runs_that_are_not_there(served: Served) -> None:

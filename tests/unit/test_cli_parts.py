@@ -19,14 +19,17 @@ from hypothesis import strategies as st
 
 from art.cli import _shown
 from art.cli._settings import checked, merged, only, parsed
-from art.cli._text import Column, clean, cut, number, short, span, spark, table, width_of
+from art.cli._text import Column, cut, number, short, span, spark, table, width_of
 from art.cli._units import parse_count, parse_seconds, seconds_of
 from art.cli._usage import WrongUsage
 from art.cli.compare import differences, infos_of
-from art.cli.main import EXIT_ERROR, EXIT_NO_READER, EXIT_USAGE, run
+from art.cli.main import EXIT_ERROR, EXIT_NO_READER, EXIT_USAGE, report, run
 from art.cli.rollouts import RolloutSettings
+from art.errors import ArtError
 from art.store.schema import migrate
 from art.types.wire_views import MetricInfo, RunDetail, RunLine
+from art.utils.console import say
+from art.utils.visible import clean, clean_json
 
 # -- units
 
@@ -83,6 +86,30 @@ def test_other_peoples_texts_move_no_cursor() -> None:
     assert "\\u202e" in shown
     assert clean("line\nnext", lines=True) == "line\nnext"
     assert clean("Grüße, 你好 🙂 👩\u200d💻") == "Grüße, 你好 🙂 👩\u200d💻"
+
+
+@given(st.text())
+def test_json_says_the_same_and_moves_no_cursor(text: str) -> None:
+    document = clean_json(json.dumps({text: [text]}, ensure_ascii=False))
+    assert json.loads(document) == {text: [text]}
+    assert not {"\x7f", "\x9b", "\u202e", "\u2066"} & set(document)
+
+
+def test_neither_errors_nor_notices_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    title = "\x1b]0;title\x07"
+    report(ArtError(title, cause=f"{title}\nnext", hint=title))
+    say(title)
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert said.count("\\x1b]0;title\\x07") == 4
+    assert "\nnext\n" in said
+
+
+def test_a_name_that_no_file_can_have_is_an_error_and_no_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["ls", "--path", "x" * 300]) == EXIT_ERROR
+    assert capsys.readouterr().err.startswith("error: ")
 
 
 @given(st.text())

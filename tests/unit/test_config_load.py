@@ -80,3 +80,11 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 def test_loopback_is_told_from_the_rest(host: str, loopback: bool) -> None:
     loaded = load_config(flags={"server": {"host": host}}, environment={})
     assert loaded.server.is_loopback is loopback
+
+
+@pytest.mark.parametrize("text", ["x = [", f"x = {'9' * 5000}", f"x = {'[' * 5000}{']' * 5000}", "\xff"])
+def test_a_file_that_cannot_be_read_as_toml_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "art.toml"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"art\.toml is no TOML"):
+        load_config(file=file, environment={})

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 
 import pytest
+from starlette.types import Message
 
 from art.errors import Overloaded
 from art.server import live
 from art.server.live import RESYNC, Listener, Live
 from art.server.rates import Rates
+from art.server.views_live import EventStream
 from art.store.changes import Change, Kind
 
 
@@ -82,6 +84,38 @@ def test_pages_are_told_from_any_thread_and_end_with_the_server(monkeypatch: pyt
         return heard
 
     assert asyncio.run(main()) == [["a", "b"], [""]]
+
+
+def test_one_account_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MOST_OF_ACCOUNT", 1)
+    told = Live()
+    with told.listening(Listener(own="p", project=None, name=None, account="one")):
+        with pytest.raises(Overloaded):
+            told.check_room("one")
+        told.check_room("another")
+    told.check_room("one")
+
+
+def test_many_that_come_at_once_are_all_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is, from the moment at which its answer begins; its first line may be far away."""
+    monkeypatch.setattr(live, "MOST_OF_ACCOUNT", 1)
+    told = Live()
+    listener = Listener(own="p", project=None, name=None, account="one")
+
+    async def lines() -> AsyncGenerator[str, None]:
+        yield ""
+
+    async def send(message: Message) -> None:
+        with pytest.raises(Overloaded):
+            told.check_room("one")
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
+    asyncio.run(EventStream(lines(), told, listener)(scope, receive, send))
+    told.check_room("one")
 
 
 def test_what_was_sampled_counts_and_is_no_news() -> None:

@@ -12,6 +12,7 @@ from art.types.doctor import Check
 from art.types.policy import RolloutStatus
 from art.types.wire import Checkpoint
 from art.types.wire_views import RolloutLine, StepLine
+from art.utils.visible import clean_json
 
 
 class Output(BaseModel):
@@ -22,7 +23,7 @@ class Output(BaseModel):
 
 def print_json(value: BaseModel) -> None:
     """One document on stdout."""
-    typer.echo(value.model_dump_json(indent=2))
+    typer.echo(clean_json(value.model_dump_json(indent=2)))
 
 
 class ErrorDetail(Output):

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from art.cli._lists import columns
 from art.cli._output import ShownStep
-from art.cli._text import MISSING, clean, counts, moment, number, reward, short, span, spark, styled, table
+from art.cli._text import MISSING, counts, moment, number, reward, short, span, spark, styled, table
 from art.cli._trajectory import said
 from art.types.wire_views import Divergence, GroupDetail, Member, RunDetail, ScenarioDetail
+from art.utils.visible import clean
 
 
 def run(told: RunDetail, *, full: bool) -> list[str]:

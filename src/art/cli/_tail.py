@@ -13,7 +13,7 @@ import httpx2
 import typer
 
 from art.cli._output import TailLine
-from art.cli._text import clean, coloured, reward, span, styled
+from art.cli._text import coloured, reward, span, styled
 from art.cli._trajectory import many
 from art.cli._views import VIEWS, Views, run_path
 from art.errors import InfraError, NotFound, ServerUnreachable
@@ -29,6 +29,7 @@ from art.types.wire_views import (
     TrajectoryDetail,
 )
 from art.utils.console import say
+from art.utils.visible import clean, clean_json
 
 Run = tuple[str, str]
 SILENCE_SECONDS = 45.0
@@ -241,7 +242,7 @@ def _rollout_line(line: RolloutLine) -> TailLine:
 def show(line: TailLine, *, as_json: bool) -> None:
     """One line, at once."""
     if as_json:
-        typer.echo(line.model_dump_json())
+        typer.echo(clean_json(line.model_dump_json()))
         return
     when = time.strftime("%H:%M:%S", time.localtime(line.time))
     text = line.text

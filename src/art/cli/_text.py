@@ -18,6 +18,8 @@ from typing import Literal
 
 import typer
 
+from art.utils.visible import JOINER, clean
+
 MISSING = "-"
 """Where there is no figure."""
 GAP = "  "
@@ -35,8 +37,6 @@ COLOURS = {
     "warning": "yellow",
 }
 _WIDE = {"W", "F"}
-_JOINER = "\u200d"
-"""Of emoji; it moves nothing."""
 
 
 def is_terminal() -> bool:
@@ -59,29 +59,11 @@ def coloured(word: str) -> str:
     return styled(word, fg=COLOURS.get(word))
 
 
-def clean(text: str, *, lines: bool = False) -> str:
-    """A text that somebody else wrote, with control and direction characters made visible: it moves no cursor, changes no
-    colour and hides nothing. With `lines` line feeds and tabs stay; else they become spaces."""
-    if text.isprintable():
-        return text
-    return "".join(_seen(character, lines=lines) for character in text)
-
-
-def _seen(character: str, *, lines: bool) -> str:
-    if character.isprintable() or character == _JOINER:
-        return character
-    if character in "\n\t":
-        return character if lines else " "
-    if unicodedata.category(character) == "Zs":
-        return " "
-    return ascii(character)[1:-1]
-
-
 def width_of(text: str) -> int:
     """Cells that a cleaned text takes."""
     return sum(
         0
-        if unicodedata.combining(one) or one == _JOINER
+        if unicodedata.combining(one) or one == JOINER
         else 2
         if unicodedata.east_asian_width(one) in _WIDE
         else 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from art.cli._text import clean, coloured, is_terminal, moment, number, reward, span, styled
+from art.cli._text import coloured, is_terminal, moment, number, reward, span, styled
 from art.types.wire_views import CallChoice, CallNode, Message, RolloutLine, TrajectoryDetail
+from art.utils.visible import clean
 
 MANY_LINES = 24
 """Of one text on a terminal; past it the rest is counted instead of shown, unless --full."""

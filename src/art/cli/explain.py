@@ -12,6 +12,7 @@ from art.cli._served import AsJson, Key, ReadPath, Url
 from art.cli._usage import WrongUsage
 from art.cli._views import Views, read
 from art.types.explain import ExplainedCall, ExplainedChoice, Explanation
+from art.utils.visible import clean
 
 JSON = "art.types.explain:Explanation"
 OPEN, CLOSE = "⟦", "⟧"
@@ -46,7 +47,7 @@ def command(
     if as_json:
         print_json(told)
         return
-    typer.echo("\n".join(lines(told)))
+    typer.echo(clean("\n".join(lines(told)), lines=True))
 
 
 async def _ask(views: Views, rollout: str, *, tokens: bool) -> Explanation:

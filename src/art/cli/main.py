@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperGroup
 
 from art.cli._help import Command
-from art.errors import ArtError
+from art.errors import ArtError, InfraError
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -146,11 +146,11 @@ def report(error: ArtError, *, as_json: bool = False) -> None:
     if as_json:
         typer.echo(json.dumps({"error": error.to_dict()}), err=True)
         return
-    typer.echo(f"error: {error.message}", err=True)
-    if error.cause:
-        typer.echo(f"cause: {error.cause}", err=True)
-    if error.hint:
-        typer.echo(f"hint: {error.hint}", err=True)
+    from art.utils.visible import clean
+
+    for name, said in (("error", error.message), ("cause", error.cause), ("hint", error.hint)):
+        if said or name == "error":
+            typer.echo(f"{name}: {clean(said, lines=True)}", err=True)
 
 
 def main() -> NoReturn:
@@ -177,6 +177,12 @@ def run(arguments: Sequence[str]) -> int:
             return EXIT_USAGE
         report(_usage(error), as_json=_wants_json(arguments))
         return EXIT_USAGE
+    except OSError as error:
+        if error.filename is None:  # no file that somebody named
+            raise
+        failed = InfraError(f"{error.filename} cannot be used", cause=error.strerror or str(error))
+        report(failed, as_json=_wants_json(arguments))
+        return EXIT_ERROR
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return status if isinstance(status, int) else 0

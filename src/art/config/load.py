@@ -258,7 +258,7 @@ def _read_file(file: Path) -> tuple[str, dict[str, dict[str, Any]]]:
         data = tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"the configuration file {file} cannot be read", cause=str(error)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also no UTF-8, and a number of 5,000 digits
         raise ConfigError(f"the configuration file {file} is no TOML", cause=str(error)) from error
     for section, table in data.items():
         if section not in SECTIONS:

@@ -22,6 +22,8 @@ MOST_PENDING = 500
 """Things that a listener has not read yet."""
 MOST_LISTENERS = 256
 """Pages at once; each costs a connection."""
+MOST_OF_ACCOUNT = 64
+"""Of them with the keys of one account."""
 PAUSE_SECONDS = 0.3
 """Between two parcels to one listener."""
 KEEP_ALIVE_SECONDS = 15.0
@@ -39,6 +41,8 @@ class Listener:
     """The project of its key; None is every one."""
     project: str | None
     name: str | None
+    account: str = ""
+    """Whose key it came with."""
     pending: dict[Key, Change] = field(default_factory=dict)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -106,11 +110,13 @@ class Live:
             for listener in self._listeners:
                 listener.take(change)
 
-    def check_room(self) -> None:
-        """Overloaded when no further page can listen."""
-        if len(self._listeners) >= MOST_LISTENERS:
+    def check_room(self, account: str = "") -> None:
+        """Overloaded when no further page can listen, or none with this account's keys: they leave room for others'."""
+        theirs = sum(listener.account == account for listener in self._listeners)
+        if len(self._listeners) >= MOST_LISTENERS or theirs >= MOST_OF_ACCOUNT:
             raise Overloaded(
-                f"{len(self._listeners)} pages listen already", hint="close some of them, and reload this one"
+                f"{len(self._listeners)} pages listen already, {theirs} of them with this key",
+                hint="close some of them, and reload this one",
             )
 
     def resync(self) -> None:

@@ -8,11 +8,12 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from art.errors import Forbidden
 from art.server.endpoint import ApiCall, ApiRoute
 from art.server.guard import bearer
-from art.server.live import Listener
+from art.server.live import Listener, Live
 from art.server.state import Gateway
 from art.store.changes import Change
 from art.store.records import Role
@@ -29,13 +30,26 @@ async def events(call: ApiCall) -> Response:
     project = asked.get("project")
     if project is not None:
         call.principal.require_project(project)
-    call.gateway.live.check_room()
-    listener = Listener(own=call.principal.project, project=project, name=asked.get("name"))
-    return StreamingResponse(
-        stream_of(call.gateway, listener, bearer(call.request.headers)),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+    live, who = call.gateway.live, call.principal
+    live.check_room(who.account)
+    listener = Listener(own=who.project, project=project, name=asked.get("name"), account=who.account)
+    stream = stream_of(call.gateway, listener, bearer(call.request.headers))
+    return EventStream(stream, live, listener)
+
+
+class EventStream(StreamingResponse):
+    """Counts its listener from the moment at which there was found to be room, not from its first line: many that come
+    at once would all find it."""
+
+    def __init__(self, lines: AsyncGenerator[str, None], live: Live, listener: Listener) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(lines, media_type="text/event-stream", headers=headers)
+        self._live = live
+        self._listener = listener
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._live.listening(self._listener):
+            await super().__call__(scope, receive, send)
 
 
 async def stream_of(gateway: Gateway, listener: Listener, key: str) -> AsyncGenerator[str, None]:

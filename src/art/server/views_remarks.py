@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from art.errors import InvalidInput, NotFound
 from art.server.endpoint import ApiCall, ApiRoute
 from art.server.ownership import visible_rollout
 from art.store.records import Role
+from art.store.sql import dumps
 from art.types.wire_views import Note, RunConfig, SavedView, SavedViews
+
+DEEPEST_CONFIG = 50
+LONGEST_CONFIG = 1_000_000
+"""Characters; it is part of the answer each time that somebody looks at the run."""
 
 
 async def put_note(call: ApiCall) -> Note:
@@ -27,8 +35,13 @@ async def list_saved(call: ApiCall) -> SavedViews:
 
 async def put_saved(call: ApiCall) -> SavedViews:
     """A view of the same name is replaced; the project's views with it."""
-    project, remarks = call.param("project"), call.gateway.store.remarks
-    await remarks.put_saved(project, call.body(SavedView), call.principal.key_id)
+    project, remarks, view = call.param("project"), call.gateway.store.remarks, call.body(SavedView)
+    if not view.location.startswith("/"):  # `key=...` would be a link that takes the reader's key away
+        raise InvalidInput(
+            f"{view.location[:100]!r} is no view",
+            hint="the part of its address behind #, which begins with /",
+        )
+    await remarks.put_saved(project, view, call.principal.key_id)
     return SavedViews(views=await remarks.saved(project))
 
 
@@ -49,8 +62,33 @@ async def put_run_config(call: ApiCall) -> RunConfig:
     project, name = call.param("project"), call.param("name")
     call.gateway.versions.entry(project, name)
     config = call.body(RunConfig)
+    _check_config(config)
     await call.gateway.store.remarks.put_run_config(project, name, config)
     return await call.gateway.store.remarks.run_config(project, name) or config
+
+
+def _check_config(config: RunConfig) -> None:
+    """InvalidInput for what could be kept and not be shown again, and for what is too much to show each time."""
+    level, depth = [config.config], 0
+    while level := [part for item in level for part in _parts(item)]:
+        depth += 1
+        if depth > DEEPEST_CONFIG:
+            raise InvalidInput(f"the configuration is nested more than {DEEPEST_CONFIG} deep")
+    try:
+        length = len(dumps([config.config, config.origin]))
+    except ValueError as error:
+        raise InvalidInput(
+            "the configuration holds a number that JSON does not have", cause=str(error)
+        ) from error
+    if length > LONGEST_CONFIG:
+        raise InvalidInput(
+            f"the configuration has {length} characters", hint=f"at most {LONGEST_CONFIG} are kept"
+        )
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """What a piece of JSON holds."""
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 ROUTES = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Literal
@@ -28,6 +29,8 @@ MOST_MEMBERS = 64
 """That a group in a list names."""
 MOST_OF_SCENARIO = 2000
 """Rollouts of one scenario, the newest."""
+SQUARED = 1e150
+"""Past it a square may be no number any more. A reward may be any number that is one."""
 ScenarioSort = Literal["change", "reward_last", "rollouts"]
 
 
@@ -113,11 +116,20 @@ def _group_line(conn: Conn, name: str, rows: Sequence[Row]) -> GroupLine:
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Mean and population standard deviation, as the trainer takes them; None for none."""
+    """Mean and population standard deviation, as the trainer takes them; None for none. Both are finite."""
     if not values:
         return None, None
-    mean = math.fsum(values) / len(values)
-    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+    largest = max(map(abs, values))
+    unit = largest if largest > SQUARED else 1.0
+    scaled = [value / unit for value in values]
+    mean = math.fsum(scaled) / len(scaled)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in scaled) / len(scaled))
+    return mean * unit, deviation * unit
+
+
+def _finite(value: float | None) -> float | None:
+    """As JSON takes it: a mean that SQLite added up past the largest number is that number."""
+    return None if value is None else max(-sys.float_info.max, min(sys.float_info.max, value))
 
 
 # -- scenarios
@@ -176,6 +188,7 @@ def scenarios(
     for row in found[:limit]:
         asked = conn.execute("SELECT asked FROM rollout_previews WHERE id = ?", (row["id"],)).fetchone()
         values = {name: row[name] for name in row.keys() if name != "id"}  # noqa: SIM118 - a Row is no mapping
+        values |= {name: _finite(values[name]) for name in ("reward_first", "reward_last")}
         line = ScenarioLine(**values, preview=asked["asked"] if asked is not None else "")
         line.metrics_first = _metrics_at(conn, project, model, line, line.first_step)
         line.metrics_last = _metrics_at(conn, project, model, line, line.last_step)

@@ -25,9 +25,18 @@ def key_of(kind: str, cursor: str, *, parts: int) -> Key:
     except (ValueError, binascii.Error, RecursionError):
         found = None
     right = isinstance(found, list) and len(found) == parts + 1 and found[0] == kind
-    if not right or not all(isinstance(value, float | int | str | None) for value in found[1:]):
+    if not right or not all(map(_could_be, found[1:])):
         raise InvalidInput(
             "the cursor is none of this list in this order",
             hint="take it from `next` of the page before, with the same filter and sort",
         )
     return tuple(found[1:])
+
+
+def _could_be(value: object) -> bool:
+    """Whether a column may hold it: a cursor made by hand can say anything that JSON can."""
+    if isinstance(value, str):
+        return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return value is None or isinstance(value, float)

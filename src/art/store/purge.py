@@ -21,6 +21,8 @@ BATCH = 200
 """Rollouts of one transaction, so that recording goes on between two."""
 STRAY = {"upstream_calls": "started_at", "logged_trajectories": "created_at"}
 """Tables whose rows may belong to no rollout, and what tells their age."""
+WHOLE = ("saved_views", "run_configs")
+"""Tables of what people wrote about a project, which goes with the project as a whole alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,9 @@ def delete(conn: Conn, rollouts: Sequence[tuple[str, str]], wanted: PurgeFilter)
     for table, column in STRAY.items():
         where, values = _stray(wanted, column)
         conn.execute(f"DELETE FROM {table} WHERE {where}", values)
+    if wanted.project is not None and wanted.before is None:  # the whole project: what people wrote about it goes too
+        for table in WHOLE:
+            conn.execute(f"DELETE FROM {table} WHERE project = ?", (wanted.project,))
 
 
 def _theirs(table: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ COUNTS = tuple(f"data/step_num_{status}" for status in ("trajectories", *Rollout
 SMALLEST = ("train/reward_std_dev",)
 """Figures in which a train call that published nothing shows, though its step has those of another call: the counts of
 rollouts by status, which add up, and the spread of rewards, of which the smaller one counts."""
+LARGEST = sys.float_info.max
 
 
 class Point(NamedTuple):
@@ -89,7 +91,10 @@ def _band(
         return {step: (low[step], high[step]) for step in low.keys() & high.keys()}
     spread = values(SPREAD) if metric.startswith(TRAIN) else {}
     return {
-        point.step: (point.value - spread[point.step], point.value + spread[point.step])
+        point.step: (
+            max(-LARGEST, point.value - spread[point.step]),
+            min(LARGEST, point.value + spread[point.step]),
+        )
         for point in points
         if point.step in spread
     }

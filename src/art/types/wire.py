@@ -58,8 +58,8 @@ Reward = Annotated[float, Field(strict=True)]
 """A JSON number: neither "1" nor true is one."""
 _Key = Annotated[str, Field(max_length=200)]
 _Text = Annotated[str, Field(max_length=100_000)]
-Metrics = Annotated[dict[_Key, float | int | bool], Field(max_length=10_000)]
-Metadata = Annotated[dict[_Key, float | int | _Text | bool | None], Field(max_length=1000)]
+Metrics = Annotated[dict[_Key, float | Int64 | bool], Field(max_length=10_000)]
+Metadata = Annotated[dict[_Key, float | Int64 | _Text | bool | None], Field(max_length=1000)]
 """Facts about a rollout, a trajectory or a group; long texts belong in its messages or logs."""
 
 

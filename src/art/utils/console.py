@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from art.types.wire import JobEvent
+from art.utils.visible import clean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +27,7 @@ def console() -> Console:
 def say(line: str, *, style: str | None = None) -> None:
     """One line, whole: a terminal folds it by itself, and a log file gets it unbroken. "" shows nothing."""
     if line:
-        console().print(line, style=style, markup=False, soft_wrap=True)
+        console().print(clean(line, lines=True), style=style, markup=False, soft_wrap=True)
 
 
 class Notices:

@@ -45,7 +45,7 @@ function Menu({ project, close }) {
   };
   const views = list.data?.views ?? [];
   return html`<div class="menu-body" onKeyDown=${pressed}>
-    <ul>${views.map((view) => html`<li key=${view.name}><a href=${`#${view.location}`} onClick=${close}>${view.name}</a>
+    <ul>${views.map((view) => html`<li key=${view.name}><a href=${`#${view.location.startsWith("/") ? view.location : "/"}`} onClick=${close}>${view.name}</a>
       <button type="button" class="button quiet" disabled=${Boolean(refused)} aria-label=${`Delete the view ${view.name}`} onClick=${() => act(() => api.del(where, undefined, { query: { name: view.name } }))}>✕</button></li>`)}</ul>
     ${list.data && views.length === 0 && html`<p class="muted">None yet. Filter and sort as you like, then save it here.</p>`}
     <form class="save-view" onSubmit=${save}>
