@@ -80,9 +80,13 @@ def _set_by_somebody(values: dict[str, object], prefix: str, origin: dict[str, s
 
 
 def _settings(prefix: str, values: object, origin: dict[str, str]) -> list[str]:
-    """Dotted names and values, and who set those that an `art run` resolved."""
+    """Dotted names and values, and who set those that an `art run` resolved; of a train call what is not the default."""
     if not isinstance(values, dict) or not values:
-        who = origin.get(prefix.removeprefix("run."), "") if prefix.startswith("run.") else ""
+        who = (
+            origin.get(prefix.removeprefix("run."), "") if prefix.startswith(("run.", "train_call.")) else ""
+        )
+        if who == "default" and prefix.startswith("train_call."):
+            return []
         shown = json.dumps(values, ensure_ascii=False, default=str)
         return [
             f"  {clean(prefix)} = {clean(shown)}" + (f"  ({clean(who)})" if who and who != "default" else "")
