@@ -335,7 +335,7 @@ def test_runs_and_one_run(ask: Any, table: Any) -> None:
     options, origin = detail.config["train_call"], detail.config_origin
     assert (options["loss_fn"], origin["train_call.loss_fn"]) == (TrainConfig().loss_fn, "default")
     assert (options["learning_rate"], origin["train_call.learning_rate"]) == (
-        1e-3,
+        5e-4,
         "chosen by the model's size",
     )
     with pytest.raises(NotFound, match="no run"):

@@ -97,7 +97,7 @@ def logged_names(conn: Conn, project: str, model: str) -> Names:
     found: dict[str, frozenset[str]] = {}
     for column in ("metrics", "metadata"):
         newest = (
-            f"SELECT {column} AS pairs FROM rollouts WHERE project = ? AND model = ? AND {column} != '{{}}'"
+            f"SELECT {column} AS pairs FROM rollouts WHERE project = ? AND model = ?"
             f" ORDER BY created_at DESC LIMIT {NAMED}"
         )
         query = f"SELECT DISTINCT key FROM ({newest}), json_each(pairs) LIMIT {MOST_NAMES}"
