@@ -45,6 +45,28 @@ def test_a_filter_is_completed_while_it_is_typed(open_page: Any) -> None:
     assert set(column(page, "Status")) == {"trained"}
 
 
+def test_what_the_program_logs_has_columns_and_is_asked_for_by_its_name(open_page: Any, site: Site) -> None:
+    page = open_page(f"{RUN_AT}/rollouts")
+    assert set(column(page, "right")) <= {"0", "1"}
+    assert len(column(page, "turns")) == len(column(page, "right")) > 0
+    page.get_by_role("button", name="right = 0 and reward > 0.5", exact=True).wait_for()
+    page.get_by_test_id("metric-columns").locator("summary").click()
+    page.get_by_test_id("metric-columns").get_by_label("turns").uncheck()
+    page.wait_for_function("() => location.hash.includes('cols=right')")
+    settled(page)
+    assert column(page, "turns") == []
+    page.get_by_test_id("filter-input").fill("right = 0")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => location.hash.includes('filter=right')")
+    settled(page)
+    assert set(column(page, "right")) == {"0"}
+    told = site.view(f"{RUN_VIEW}/rollouts?limit=1&filter={quote('metrics.right = 0')}")
+    mean = f"{told['reward_mean']:.3f}".replace("-", "−")
+    page.get_by_text(f"{told['total']} rollouts, mean reward {mean}").wait_for()
+    answers = site.view(f"{RUN_VIEW}/rollouts?filter={quote('right = 0')}")["rollouts"]
+    assert column(page, "Answer tokens") == [str(row["answer_tokens"]) for row in answers]
+
+
 def test_an_unknown_name_is_told_at_its_place(open_page: Any) -> None:
     page = open_page(f"{RUN_AT}/rollouts", allowed=("400",))
     page.get_by_test_id("filter-input").fill("reward < 0.5 and tool_erors > 0")
@@ -231,6 +253,7 @@ CHECKS = [
     ("filter.js", "m.suggestions('reward < 0 a', 12).map((item) => item.text)", ["and"]),
     ("filter.js", "m.suggestions('status = agent', 14).map((item) => item.text)", ["agent_error"]),
     ("filter.js", "m.suggestions('scenario_id ~ \"rew', 18)", []),
+    ("filter.js", "m.suggestions('rig', 3, ['right', 'metrics.right']).map((item) => item.text)", ["right"]),
     ("filter.js", "m.suggestions('metrics.tu', 10, ['metrics.turns']).map((item) => item.text)", ["metrics.turns"]),
     ("statistics.js", "m.correlation([1, 2, 3], [2, 4, 6])", 1),
     ("statistics.js", "m.correlation([1, 1, 1], [2, 4, 6])", None),
@@ -238,6 +261,15 @@ CHECKS = [
     ("statistics.js", "m.drift([0, 1, 2, 3, 4, 5], [1, 1, 5, 5, 3, 3])", [{"from": 1, "to": 3}]),
     ("branches.js", "m.pathThrough(m.treeOf([{number: 0, parent: null, branch: 0, choices: []}, {number: 1, parent: 0, branch: 0, choices: []}, {number: 2, parent: 0, branch: 1, choices: []}]), 0).map((call) => call.number)", [0, 1]),
     ("branches.js", "m.pathThrough(m.treeOf([{number: 0, parent: null, branch: 0, choices: []}, {number: 1, parent: 0, branch: 0, choices: []}, {number: 2, parent: 0, branch: 1, choices: []}]), 2).map((call) => call.number)", [0, 2]),
+    ("branches.js", "m.lastCall([{number: 0, choices: [{fate: 'trained'}]}, {number: 1, choices: [{fate: 'trained'}]}, {number: 2, choices: [{fate: 'filtered'}]}, {number: 3, auxiliary: true, choices: [{fate: 'trained'}]}])", 1),
+    ("branches.js", "m.lastCall([{number: 0, choices: [{fate: 'stale'}]}, {number: 1, choices: [{fate: 'stale'}]}])", 1),
+    ("branches.js", "m.lastCall([])", None),
+    ("branches.js", "m.taken([{choices: [{index: 0, fate: 'filtered'}, {index: 1, fate: 'trained'}]}])[0].choice.index", 1),
+    ("find.js", "'On its way, on its\\nway; station'.match(m.patternsOf(m.wordsOf('\"on its way\"')))", ["On its way", "on its\nway"]),
+    ("find.js", "'on a station, on'.match(m.patternsOf(m.wordsOf('on stat*')))", ["on", "stat", "on"]),
+    ("find.js", "'anything'.match(m.patternsOf([]))", None),
+    ("metrics.js", "['train/right', 'val/right', 'train/reward', 'val/reward', 'mine/x'].map((name) => m.infoOf([{name: 'train/*', title: 'Metric'}, {name: 'val/*', title: 'Metric'}, {name: '*/reward', title: 'Evaluation reward'}, {name: 'train/reward', title: 'Reward'}], name).title)", ["right (train)", "right (val)", "Reward", "Evaluation reward", "x (mine)"]),
+    ("plot.js", "m.shaded([[0, 1], [0.3, 0.9]], {warnBelow: 0.02, warnAbove: 40})", {"above": None, "below": 0.02}),
     ("token_paint.js", "m.paint('gap', {logprob: [-1], trained_logprob: [-1.3], mask: [true], version: [0]}, 0)", "t-m3"),
     ("token_paint.js", "m.paint('logprob', {logprob: [-0.01, -9], mask: [], version: []}, 1)", "t-l7"),
     ("token_paint.js", "m.paint('advantage', {logprob: [-1], mask: [false], version: [0], advantage: 2}, 0)", "t-none"),
@@ -268,8 +300,9 @@ def test_what_the_pure_parts_answer(
 def test_the_lists_on_a_phone_scroll_no_page(open_page: Any) -> None:
     page = open_page(f"{RUN_AT}/rollouts", size=NARROW)
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-    page.get_by_test_id("saved-views").locator("summary").click()
-    body = page.locator(".menu-body").bounding_box()
-    assert body is not None
-    assert body["x"] >= 0
-    assert body["x"] + body["width"] <= NARROW[0]
+    for menu in ("saved-views", "metric-columns"):
+        page.get_by_test_id(menu).evaluate("(details) => { details.open = true }")
+        body = page.get_by_test_id(menu).locator(".menu-body").bounding_box()
+        assert body is not None
+        assert body["x"] >= 0
+        assert body["x"] + body["width"] <= NARROW[0]

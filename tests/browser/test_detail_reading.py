@@ -170,6 +170,39 @@ def test_branches_can_be_clicked_through(open_page: Any, site: Site) -> None:
     assert page.locator(f".transcript [data-call='{number}']").count() == 1
 
 
+def test_a_rollout_opens_on_the_branch_in_which_it_ended(open_page: Any, site: Site) -> None:
+    rows = site.view(f"{RUN_VIEW}/rollouts?limit=100&filter={quote('status = trained')}")["rollouts"]
+    read = (site.view(f"rollouts/{row['rollout_id']}") for row in rows)
+
+    def main(found: dict[str, Any]) -> list[dict[str, Any]]:
+        return [call for call in found["calls"] if not call["auxiliary"]]
+
+    detail = next(found for found in read if len({call["branch"] for call in main(found)}) > 1)
+    first, last = main(detail)[0], main(detail)[-1]
+    page = open_page(at(detail["rollout"]))
+    said = last["choices"][0]["message"]["text"]
+    assert said in page.get_by_test_id("transcript").inner_text()
+    page.get_by_text(f"Shown is branch {last['branch']}, in which it ended").wait_for()
+    show(page, at(detail["rollout"], f"?call={first['number']}"))
+    page.get_by_test_id("goes-on").get_by_role("link").click()
+    reach(page, f"call={last['number']}")
+    page.wait_for_selector(f".transcript [data-call='{last['number']}']")
+    group = quote(detail["rollout"]["group_id"], safe="")
+    show(page, f"{RUN_AT}/groups/{group}")
+    columns = page.get_by_test_id("group-columns")
+    columns.get_by_text(f"its last answer is in branch {last['branch']}").wait_for()
+    assert said in columns.inner_text()
+
+
+def test_a_batch_says_what_it_was_sampled_at_and_published(open_page: Any, site: Site) -> None:
+    newest = site.view(f"{RUN_VIEW}/steps?limit=1")["steps"][0]
+    page = open_page(f"{RUN_AT}/groups?batch={newest['batch']}")
+    told = f"trained on top of step {newest['parent_step']}, published as step {newest['step']}"
+    page.get_by_test_id("batch-steps").get_by_text(told).wait_for()
+    page.locator("a[data-prev]").wait_for()
+    assert page.locator("a[data-next]").count() == 0, "no batch comes behind the newest one"
+
+
 def test_a_link_leads_to_the_place_that_was_read(open_page: Any, site: Site) -> None:
     found = (site.view(f"rollouts/{row['rollout_id']}") for row in rollouts(site, "calls = 3", limit=20))
     rollout = next(one["rollout"] for one in found if all(call["branch"] == 0 for call in one["calls"]))

@@ -339,9 +339,11 @@ def test_art_ui_shows_everything_and_changes_nothing(open_page: Any, looked_at: 
     assert page.locator('[data-metric="train/reward"] canvas').count() == 1
     show(page, f"{_RUN}/checkpoints")
     page.locator("main").get_by_text("no server runs").wait_for()
-    assert page.get_by_role("button", name=re.compile("Roll back")).first.is_disabled()
+    page.get_by_test_id("checkpoints-table").wait_for()
+    assert page.get_by_role("button", name=re.compile("Roll back")).count() == 0
+    page.locator("[data-testid=live]:text('read-only')").wait_for()
     show(page, f"{_RUN}/try")
     page.locator("main").get_by_text("no server runs").wait_for()
-    assert page.get_by_role("button", name="Ask both").is_disabled()
+    assert page.get_by_role("button", name="Ask both").count() == 0
     show(page, "/server")
     assert "no engine, no trainer" in page.locator("main").inner_text()

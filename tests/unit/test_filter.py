@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from art.errors import InvalidInput
 from art.store import rollout_facts
-from art.store.filter_parse import FIELDS, OTHER_NAMES, parse
+from art.store.filter_parse import FIELDS, OTHER_NAMES, Names, parse
 from art.store.filter_sql import Where, terms
 from art.store.schema import migrate
 from art.types.policy import RolloutStatus
@@ -323,6 +323,31 @@ def test_errors_say_where_and_what_was_meant(text: str, at: int, why: str, hint:
     assert caught.value.message.startswith(f"filter, character {at}: "), caught.value.message
     assert why in caught.value.message
     assert hint in caught.value.hint
+
+
+LOGGED = Names(metrics=frozenset({"right", "city", "reward", "Mixed"}), metadata=frozenset({"city", "town"}))
+
+
+def test_a_bare_name_is_a_metric_of_the_run_where_it_can_be_nothing_else() -> None:
+    assert parse("right = 0 and Mixed > 1", LOGGED) == parse("metrics.right = 0 and metrics.Mixed > 1")
+    assert parse("reward > 1", LOGGED) == parse("reward > 1"), "a column comes first"
+
+
+@pytest.mark.parametrize(
+    ("text", "why", "hint"),
+    [
+        ("reward > 0 and righ = 0", "character 16: there is no 'righ'", "did you mean metrics.right?"),
+        ("mixed = 0", "there is no 'mixed'", "did you mean metrics.Mixed?"),
+        ("rewrad = 0", "there is no 'rewrad'", "did you mean reward?"),
+        ("city = 1", "city is a metric and metadata", "write metrics.city or metadata.city"),
+        ("town = Oslo", "town is metadata", "did you mean metadata.town?"),
+    ],
+)
+def test_a_bare_name_that_is_no_metric_is_told(text: str, why: str, hint: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse(text, LOGGED)
+    assert why in caught.value.message
+    assert caught.value.hint == hint
 
 
 def test_bounds() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from art.config.content import ContentRule
+from art.config.train import TrainConfig
 from art.errors import InvalidInput, NotFound
 from art.store import (
     extremes,
@@ -86,6 +87,11 @@ def table(folder: Path) -> list[dict[str, Any]]:
                 "SELECT SUM(token_count) FROM choices JOIN calls USING (call_id) WHERE rollout_id = ?",
                 (row["rollout_id"],),
             ).fetchone()[0]
+            row["answer_tokens"] = conn.execute(
+                "SELECT token_count FROM choices JOIN calls USING (call_id) WHERE rollout_id = ? AND choice = 0"
+                " AND NOT auxiliary ORDER BY number DESC",
+                (row["rollout_id"],),
+            ).fetchone()[0]
             row["seconds"] = row["ended_at"] - row["created_at"]
             row["text"] = " ".join(call["text"] for call in calls).lower()
         return [row for row in rows if (row["project"], row["model"]) == RUN]
@@ -129,7 +135,14 @@ def test_a_line_is_what_was_recorded(ask: Any, table: Any) -> None:
         row = rows[line.rollout_id]
         for name in ("status", "step", "reward", "group_id", "scenario_id", "member", "reason", "created_at"):
             assert getattr(line, name) == row[name], name
-        for name in ("calls", "prompt_tokens", "tool_calls", "tool_errors", "sampled_tokens"):
+        for name in (
+            "calls",
+            "prompt_tokens",
+            "tool_calls",
+            "tool_errors",
+            "sampled_tokens",
+            "answer_tokens",
+        ):
             assert getattr(line, name) == row[name], (name, line)
         assert line.seconds == pytest.approx(row["seconds"])
         assert line.preview
@@ -164,6 +177,21 @@ def test_filters_and_searches(ask: Any, table: Any) -> None:
     assert found(search="xylophone") == set()
     page = ask(lambda conn: rollout_lists.page(conn, *RUN, Asked(search="refund", limit=3)))
     assert all("\x02refund\x03" in line.hit for line in page.rollouts)
+
+
+def test_what_matches_is_told_with_its_mean_and_the_names_there_are(ask: Any, table: Any) -> None:
+    wrong = [row["reward"] for row in table if '"right":0.0' in row["metrics"] and row["reward"] is not None]
+    first = ask(lambda conn: rollout_lists.page(conn, *RUN, Asked(filter="right = 0", limit=5)))
+    assert first.metrics == ["right", "turns"]
+    assert first.reward_mean == pytest.approx(sum(wrong) / len(wrong))
+    behind = ask(
+        lambda conn: rollout_lists.page(conn, *RUN, Asked(filter="right = 0", limit=5, cursor=first.next))
+    )
+    assert (behind.total, behind.reward_mean) == (first.total, first.reward_mean)
+    assert ask(lambda conn: rollout_lists.page(conn, *RUN, Asked(filter="right > 9"))).reward_mean is None
+    with pytest.raises(InvalidInput) as caught:
+        ask(lambda conn: rollout_lists.page(conn, *RUN, Asked(filter="city = Oslo")))
+    assert caught.value.hint == "did you mean metadata.city?"
 
 
 def test_a_cursor_is_of_its_list(ask: Any) -> None:
@@ -329,11 +357,17 @@ def test_runs_and_one_run(ask: Any, table: Any) -> None:
     figures = {figure.name: figure for figure in detail.figures}
     assert figures["train/reward"].last == line.reward_last
     assert figures["loss/entropy"].count == len(line.rewards)
+    options, origin = detail.config["train_call"], detail.config_origin
+    assert (options["loss_fn"], origin["train_call.loss_fn"]) == (TrainConfig().loss_fn, "default")
+    assert (options["learning_rate"], origin["train_call.learning_rate"]) == (
+        5e-4,
+        "chosen by the model's size",
+    )
     with pytest.raises(NotFound, match="no run"):
         ask(lambda conn: run_lists.run(conn, "shop", "nothing"))
 
 
-def test_series_have_bands(ask: Any) -> None:
+def test_series_have_bands(ask: Any, table: Any) -> None:
     names = ["train/reward", "val/reward", "loss/entropy", "nothing/here", "train/reward"]
     found = ask(lambda conn: series.series_set(conn, *RUN, names, max_points=500)).series
     assert list(found) == ["train/reward", "val/reward", "loss/entropy"]
@@ -346,6 +380,9 @@ def test_series_have_bands(ask: Any) -> None:
             low <= value <= high for low, value, high in zip(one.low, one.value, one.high, strict=True)
         )
     assert found["loss/entropy"].low is None
+    rewards = [row["reward"] for row in table if row["reward"] is not None]
+    assert min(found["train/reward"].low) >= min(rewards)
+    assert max(found["train/reward"].high) <= max(rewards)
     assert len(found["train/reward"].step) == 8, "a batch that trained nothing adds no step"
 
 
@@ -380,6 +417,9 @@ def test_steps(ask: Any) -> None:
     pages_found.append(ask(lambda conn: step_lists.steps(conn, *RUN, limit=5, cursor=pages_found[0].next)))
     assert list(itertools.chain(*(page.steps for page in pages_found))) == found.steps
     assert pages_found[1].next is None
+    assert ask(lambda conn: step_lists.steps(conn, *RUN, batch=7)).steps == [nothing]
+    assert nothing.parent_step == nothing.step
+    assert all(step.parent_step == step.step - 1 for step in found.steps if step.published)
 
 
 # -- how facts are kept

@@ -124,7 +124,7 @@ def test_what_is_summed_has_its_sum_beside_it() -> None:
 def test_a_family_takes_the_name_and_its_longest_member_wins() -> None:
     own = info("train/turns")
     assert own is not None
-    assert (own.name, own.title, own.unit) == ("train/turns", "turns", "")
+    assert (own.name, own.title, own.unit) == ("train/turns", "turns (train)", "")
     grouped = info("train/group_turns")
     assert grouped is not None
     assert "group" in grouped.meaning

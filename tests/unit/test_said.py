@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art.server.said import as_text, divergence, main_path, message_of
+from art.server.said import as_text, divergence, last_call, main_path, message_of
 from art.store.records import CallText
+from art.types.policy import Fate
 from art.types.tokens import CallRecord, ChoiceRecord
 from art.types.wire_views import Divergence, Message
 
@@ -60,7 +61,7 @@ def test_the_main_path_follows_the_choice_that_was_continued() -> None:
         call(0, None, branch=1, auxiliary=True),
         call(1, None, choices=2),
         call(2, "c1"),
-        call(3, None, branch=2),
+        call(3, None, branch=2, auxiliary=True),
     ]
     texts = {"c0": text("title?", "T"), "c1": text("q", "a", "b"), "c2": text("more", "z", parent_choice=1)}
     path = main_path(calls, texts)
@@ -77,6 +78,27 @@ def test_the_main_path_follows_the_choice_that_was_continued() -> None:
         ("c2", 0),
     ]
     assert main_path([], {}) == []
+
+
+def test_the_main_path_is_the_one_that_ends_last() -> None:
+    begun, rewritten, probe = call(0, None), call(1, None, branch=1), call(2, "c0", branch=2)
+    texts = {"c0": text("q", "a"), "c1": text("in short: q", "b"), "c2": text("and?", "c")}
+
+    def shown() -> list[str]:
+        return [message.text for message in main_path([begun, rewritten, probe], texts)]
+
+    assert shown() == ["q", "a", "and?", "c"]
+    probe.choices[0].fate = Fate.FILTERED  # it was left out: the rollout is judged by the call before
+    assert shown() == ["in short: q", "b"]
+    rewritten.choices[0].fate = begun.choices[0].fate = Fate.STALE  # so was all of it
+    assert shown() == ["q", "a", "and?", "c"]
+    assert last_call([begun]) is begun
+
+
+def test_a_choice_that_was_left_out_is_not_the_last_word() -> None:
+    two = call(0, None, choices=2)
+    two.choices[0].fate = Fate.FILTERED
+    assert [message.text for message in main_path([two], {"c0": text("q", "a", "b")})] == ["q", "b"]
 
 
 @pytest.mark.parametrize(

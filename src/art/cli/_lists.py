@@ -15,10 +15,9 @@ Lists = RunList | StepList | GroupList | RolloutList | ScenarioList | Checkpoint
 
 
 def entries(found: Lists) -> list[Any]:
-    """What a list holds."""
-    fields = [value for name, value in found if isinstance(value, list)]
-    assert len(fields) == 1, "every list of the contract has one field with its entries"
-    entries_: list[Any] = fields[0]
+    """What a list holds: in every list of the contract they are its first field."""
+    entries_: list[Any] = next(value for _, value in found)
+    assert isinstance(entries_, list)
     return entries_
 
 

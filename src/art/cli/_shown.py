@@ -48,14 +48,16 @@ def run(told: RunDetail, *, full: bool) -> list[str]:
                 "", told.config if full else _chosen(told.config, told.config_origin), told.config_origin
             ),
         ]
-        if not full and "run" in told.config:
+        if not full and told.config.keys() & {"run", "train_call"}:
             out.append("  all others are the defaults; --full shows them too")
     return out
 
 
 def _chosen(config: dict[str, object], origin: dict[str, str]) -> dict[str, object]:
-    """Of the settings of an `art run` those that somebody set; other programs' are all there is to know."""
-    resolved = config.get("run")
+    """Of the settings of an `art run` and of a train call those that somebody set; the others are all there is to know."""
+    resolved, call = config.get("run"), config.get("train_call")
+    if isinstance(call, dict):
+        config = {**config, "train_call": _set_by_somebody(call, "train_call.", origin)}
     if not isinstance(resolved, dict):
         return config
     found = _set_by_somebody(resolved, "", origin)
@@ -81,9 +83,10 @@ def _set_by_somebody(values: dict[str, object], prefix: str, origin: dict[str, s
 
 
 def _settings(prefix: str, values: object, origin: dict[str, str]) -> list[str]:
-    """Dotted names and values, and who set those that an `art run` resolved."""
+    """Dotted names and values, and who set those that an `art run` or a train call resolved."""
     if not isinstance(values, dict) or not values:
-        who = origin.get(prefix.removeprefix("run."), "") if prefix.startswith("run.") else ""
+        resolved = prefix.startswith(("run.", "train_call."))
+        who = origin.get(prefix.removeprefix("run."), "") if resolved else ""
         shown = json.dumps(values, ensure_ascii=False, default=str)
         return [
             f"  {clean(prefix)} = {clean(shown)}" + (f"  ({clean(who)})" if who and who != "default" else "")

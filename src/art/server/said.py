@@ -8,6 +8,7 @@ from typing import Any
 
 from art.store.call_facts import is_tool_error, reasoning_of, text_of
 from art.store.records import CallText
+from art.types.policy import Fate
 from art.types.tokens import CallRecord
 from art.types.wire_views import Divergence, Message
 
@@ -44,16 +45,27 @@ def sampled_message(call: CallRecord, text: CallText, index: int) -> Message:
     return message_of(said).model_copy(update={"call_id": call.call_id, "choice": index})
 
 
-def main_path(calls: Sequence[CallRecord], texts: Mapping[str, CallText]) -> list[Message]:
-    """The messages that lead to the last call of the main branch, and its first choice.
+KEPT = frozenset({Fate.TRAINED, Fate.PENDING, Fate.EVALUATION})
+"""Fates of what a rollout is judged by; the others were left out of it."""
 
-    The main branch is that of the first call that is not on the side.
+
+def last_call(calls: Sequence[CallRecord]) -> CallRecord | None:
+    """The call with which a rollout ends: the last one that is not on the side and was not left out.
+
+    A history that was rewritten goes on in a branch of its own, so it need not be in the first call's branch.
     """
-    by_id = {call.call_id: call for call in calls}
     ours = [call for call in calls if not call.auxiliary] or list(calls)
-    call = next((call for call in reversed(ours) if call.branch == ours[0].branch), None)
+    kept = [call for call in ours if any(choice.fate in KEPT for choice in call.choices)]
+    return next(reversed(kept or ours), None)
+
+
+def main_path(calls: Sequence[CallRecord], texts: Mapping[str, CallText]) -> list[Message]:
+    """The messages that lead to a rollout's last call, and what it says: its first choice that was not left out."""
+    by_id = {call.call_id: call for call in calls}
+    call = last_call(calls)
     messages: list[Message] = []
-    continued = 0
+    choices = () if call is None else call.choices
+    continued = next((choice.index for choice in choices if choice.fate in KEPT), 0)
     while call is not None:
         text = texts.get(call.call_id, CallText())
         messages[:0] = [*map(message_of, text.tail), sampled_message(call, text, continued)]

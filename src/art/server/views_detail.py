@@ -9,7 +9,7 @@ from art.server.auxiliary import judged
 from art.server.endpoint import ApiCall, ApiRoute
 from art.server.explain import TRAINABLE, explain, withheld
 from art.server.ownership import visible_rollout
-from art.server.said import divergence, main_path, message_of, sampled_message
+from art.server.said import divergence, last_call, main_path, message_of, sampled_message
 from art.server.token_page import empty_page, token_page
 from art.store.explanations import explanation_of
 from art.store.records import CallText, Role
@@ -61,14 +61,7 @@ async def get_group(call: ApiCall) -> GroupDetail:
     """Its rollouts side by side, and where they begin to differ. NotFound when the run has no such group."""
     project, name, group_id = call.param("project"), call.param("name"), call.param("group_id")
     group, found = await call.gateway.store.remarks.group(project, name, group_id, MOST_MEMBERS)
-    members = [
-        Member(
-            rollout=one.line,
-            messages=main_path(judged(one.calls, one.row.auxiliary), one.texts),
-            explanation=explanation_of(one.logged.logs, one.logged.metadata),
-        )
-        for one in found
-    ]
+    members = [_member(one) for one in found]
     return GroupDetail(group=group, members=members, divergence=divergence([one.messages for one in members]))
 
 
@@ -143,6 +136,18 @@ def _number(call: ApiCall, name: str, default: int) -> int:
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 12):
         raise InvalidInput(f"{name}={given[:80]!r} is no whole number")
     return int(given)
+
+
+def _member(found: Conversation) -> Member:
+    calls = judged(found.calls, found.row.auxiliary)
+    last = last_call(calls)
+    return Member(
+        rollout=found.line,
+        messages=main_path(calls, found.texts),
+        branch=0 if last is None else last.branch,
+        branches=max(1, len({call.branch for call in calls if not call.auxiliary})),
+        explanation=explanation_of(found.logged.logs, found.logged.metadata),
+    )
 
 
 def _node(item: ExplainedCall, record: CallRecord, found: Conversation) -> CallNode:

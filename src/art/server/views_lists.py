@@ -13,7 +13,7 @@ from art.store import extremes, group_lists, reward_check, rollout_lists, run_li
 from art.store.records import Role
 from art.store.sql import Conn
 from art.types import wire_views as views
-from art.types.metrics import METRICS
+from art.types.metrics import METRICS, SECTIONS
 from art.types.policy import Purpose, RolloutStatus
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ PURPOSES = {"train": Purpose.TRAIN, "evaluate": Purpose.EVALUATE}
 
 async def list_metrics(call: ApiCall) -> views.MetricList:
     _query(call)
-    return views.MetricList(metrics=list(METRICS))
+    return views.MetricList(metrics=list(METRICS), sections=dict(SECTIONS))
 
 
 async def list_runs(call: ApiCall) -> views.RunList:
@@ -65,11 +65,14 @@ async def get_series(call: ApiCall) -> views.SeriesSet:
 
 
 async def list_steps(call: ApiCall) -> views.StepList:
-    """`?limit=&cursor=`, newest first."""
-    query = _query(call, "limit", "cursor")
-    limit, cursor = query.limit(), query.text("cursor")
+    """`?batch=&limit=&cursor=`, newest first."""
+    query = _query(call, "batch", "limit", "cursor")
+    batch, limit, cursor = query.number("batch"), query.limit(), query.text("cursor")
     return await _of_run(
-        call, lambda conn, project, name: step_lists.steps(conn, project, name, limit=limit, cursor=cursor)
+        call,
+        lambda conn, project, name: step_lists.steps(
+            conn, project, name, batch=batch, limit=limit, cursor=cursor
+        ),
     )
 
 

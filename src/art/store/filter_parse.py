@@ -113,14 +113,25 @@ class _Token:
         return "its end" if self.kind == "end" else repr(f"{self.text}{self.unit}"[:40])
 
 
-def parse(text: str) -> Node | None:
-    """The filter's tree; None for one that says nothing. InvalidInput with the position of what cannot be read."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What the program logs with its rollouts."""
+
+    metrics: frozenset[str] = frozenset()
+    metadata: frozenset[str] = frozenset()
+
+
+def parse(text: str, names: Names = Names()) -> Node | None:
+    """The filter's tree; None for one that says nothing. InvalidInput with the position of what cannot be read.
+
+    A bare name that is none of FIELDS is a metric of `names`, if no metadata are called so too.
+    """
     if len(text) > LONGEST:
         raise InvalidInput(f"the filter has {len(text)} characters", hint=f"at most {LONGEST} are read")
     tokens = _tokens(text)
     if tokens[0].kind == "end":
         return None
-    return _Reader(tokens).read()
+    return _Reader(tokens, names).read()
 
 
 def _fail(at: int, why: str, hint: str = "") -> NoReturn:
@@ -152,8 +163,9 @@ def _tokens(text: str) -> list[_Token]:
 class _Reader:
     """Recursive descent over the tokens."""
 
-    def __init__(self, tokens: Sequence[_Token]) -> None:
+    def __init__(self, tokens: Sequence[_Token], names: Names) -> None:
         self._tokens = tokens
+        self._names = names
         self._at = 0
         self._conditions = 0
 
@@ -215,7 +227,7 @@ class _Reader:
         name = self._take()
         if name.kind != "word":
             _fail(name.at, f"expected a name, found {name.shown}", f"names are: {', '.join(FIELDS)}")
-        field, kind = _field(name)
+        field, kind = _field(name, self._names)
         self._conditions += 1
         if self._conditions > MOST_CONDITIONS:
             _fail(name.at, f"more than {MOST_CONDITIONS} conditions")
@@ -241,7 +253,7 @@ class _Reader:
         return Test(field, kind, operator, tuple(values))
 
 
-def _field(name: _Token) -> tuple[str, Kind]:
+def _field(name: _Token, logged: Names) -> tuple[str, Kind]:
     text = name.text
     for prefix, kind in (("metrics.", "metric"), ("metadata.", "metadata")):
         if text.startswith(prefix):
@@ -254,7 +266,17 @@ def _field(name: _Token) -> tuple[str, Kind]:
     known = OTHER_NAMES.get(text.lower(), text.lower())
     if known in FIELDS:
         return known, FIELDS[known]
-    _fail(name.at, f"there is no {text!r}", _meant(text, (*FIELDS, *OTHER_NAMES), "names are: " + _names()))
+    if text in logged.metrics and text in logged.metadata:
+        _fail(name.at, f"{text} is a metric and metadata", f"write metrics.{text} or metadata.{text}")
+    if text in logged.metrics:
+        return text, "metric"
+    if text in logged.metadata:
+        _fail(name.at, f"{text} is metadata", f"did you mean metadata.{text}?")
+    full = {metric.lower(): f"metrics.{metric}" for metric in logged.metrics}
+    full |= {other: other for other in (*FIELDS, *OTHER_NAMES)}
+    close = difflib.get_close_matches(text.lower(), full, n=1)
+    hint = f"did you mean {full[close[0]]}?" if close else f"names are: {_names()}"
+    _fail(name.at, f"there is no {text!r}", hint)
 
 
 def _names() -> str:

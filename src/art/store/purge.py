@@ -115,7 +115,9 @@ def delete(conn: Conn, rollouts: Sequence[tuple[str, str]], wanted: PurgeFilter)
     for table, column in STRAY.items():
         where, values = _stray(wanted, column)
         conn.execute(f"DELETE FROM {table} WHERE {where}", values)
-    if wanted.project is not None and wanted.before is None:  # the whole project: what people wrote about it goes too
+    if (
+        wanted.project is not None and wanted.before is None
+    ):  # the whole project: what people wrote about it goes too
         for table in WHOLE:
             conn.execute(f"DELETE FROM {table} WHERE project = ?", (wanted.project,))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from art.store import filter_parse
+from art.store.filter_parse import Names
 from art.store.filter_sql import Where, terms
 from art.store.pages import Key, cursor_of, key_of
 from art.store.rollout_facts import CALL_BITS
@@ -16,6 +17,8 @@ from art.types.wire_views import RolloutLine, RolloutList
 
 COUNTED = 10_000
 """Rollouts that match are counted up to here."""
+NAMED, MOST_NAMES = 500, 200
+"""The newest rollouts whose metrics and metadata say what there is to filter by, and how many names are told."""
 Sort = Literal["created_at", "reward", "sampled_tokens", "tool_errors", "seconds"]
 MARKS = ("\x02", "\x03")
 HIT_TOKENS = 18
@@ -49,16 +52,17 @@ class Asked:
 
 def page(conn: Conn, project: str, model: str, asked: Asked) -> RolloutList:
     """A page of a run's rollouts. InvalidInput for a filter, a search or a cursor that cannot be read."""
-    where = _where(project, model, asked)
+    names = logged_names(conn, project, model)
+    where = _where(project, model, asked, names)
     source = "rollout_facts f" + (" JOIN rollouts r USING (rollout_id)" if where.joins else "")
     counting = (
-        f"SELECT COUNT(*) FROM (SELECT 1 FROM {source} WHERE {where} LIMIT {COUNTED + 1})",
+        f"SELECT COUNT(*), AVG(reward) FROM (SELECT f.reward FROM {source} WHERE {where} LIMIT {COUNTED + 1})",
         list(where.values),
     )
     kind = f"rollouts {asked.sort} {asked.descending}"
-    total = None
+    total, mean = None, None
     if asked.cursor is not None:
-        value, last, total = key_of(kind, asked.cursor, parts=3)
+        value, last, total, mean = key_of(kind, asked.cursor, parts=4)
         _behind(where, asked, (value, last))
     way = "DESC" if asked.descending else "ASC"
     order = f"f.{asked.sort} {way}, f.id {way}"
@@ -68,8 +72,8 @@ def page(conn: Conn, project: str, model: str, asked: Asked) -> RolloutList:
         f"SELECT f.id FROM {source} WHERE {where} ORDER BY {order} LIMIT ?", [*where.values, asked.limit + 1]
     ).fetchall()
     more = len(found) > asked.limit
-    if not isinstance(total, int):  # the first page; it is counted but where all of it is on the page
-        total = int(conn.execute(*counting).fetchone()[0]) if more else len(found)
+    if not isinstance(total, int):  # the first page
+        total, mean = conn.execute(*counting).fetchone()
     shown = [int(row["id"]) for row in found[: asked.limit]]
     lines = by_id(conn, shown)
     if asked.search:
@@ -77,11 +81,31 @@ def page(conn: Conn, project: str, model: str, asked: Asked) -> RolloutList:
     following = None
     if more:
         last_row = f"SELECT {asked.sort}, id FROM rollout_facts WHERE id = ?"
-        following = cursor_of(kind, *conn.execute(last_row, (shown[-1],)).fetchone(), total)
-    return RolloutList(rollouts=lines, next=following, total=min(total, COUNTED), more=total > COUNTED)
+        following = cursor_of(kind, *conn.execute(last_row, (shown[-1],)).fetchone(), total, mean)
+    return RolloutList(
+        rollouts=lines,
+        next=following,
+        total=min(total, COUNTED),
+        more=total > COUNTED,
+        reward_mean=mean if total <= COUNTED and isinstance(mean, float) else None,
+        metrics=sorted(names.metrics),
+    )
 
 
-def _where(project: str, model: str, asked: Asked) -> Where:
+def logged_names(conn: Conn, project: str, model: str) -> Names:
+    """What the run's newest rollouts were logged with."""
+    found: dict[str, frozenset[str]] = {}
+    for column in ("metrics", "metadata"):
+        newest = (
+            f"SELECT {column} AS pairs FROM rollouts WHERE project = ? AND model = ?"
+            f" ORDER BY created_at DESC LIMIT {NAMED}"
+        )
+        query = f"SELECT DISTINCT key FROM ({newest}), json_each(pairs) LIMIT {MOST_NAMES}"
+        found[column] = frozenset(row[0] for row in conn.execute(query, (project, model)))
+    return Names(metrics=found["metrics"], metadata=found["metadata"])
+
+
+def _where(project: str, model: str, asked: Asked, names: Names) -> Where:
     where = Where()
     where.add("f.project = ? AND f.model = ?", project, model)
     wanted = {"step": asked.step, "batch": asked.batch, "group_id": asked.group, "status": asked.status}
@@ -89,7 +113,7 @@ def _where(project: str, model: str, asked: Asked) -> Where:
     for column, value in wanted.items():
         if value is not None:
             where.add(f"f.{column} = ?", value)
-    where.filter(filter_parse.parse(asked.filter), now=time.time())
+    where.filter(filter_parse.parse(asked.filter, names), now=time.time())
     if asked.search:
         where.search(asked.search)
     return where
@@ -114,7 +138,7 @@ def by_id(conn: Conn, ids: Sequence[int]) -> list[RolloutLine]:
     marks = ", ".join("?" for _ in ids)
     found = conn.execute(f"SELECT {COLUMNS} FROM {TABLES} WHERE f.id IN ({marks})", ids)
     lines = {int(row["id"]): line_of(row) for row in found}
-    return [lines[number] for number in ids if number in lines]
+    return _with_answers(conn, [lines[number] for number in ids if number in lines])
 
 
 def lines_of(conn: Conn, rollout_ids: Iterable[str]) -> list[RolloutLine]:
@@ -123,7 +147,21 @@ def lines_of(conn: Conn, rollout_ids: Iterable[str]) -> list[RolloutLine]:
     marks = ", ".join("?" for _ in wanted)
     found = conn.execute(f"SELECT {COLUMNS} FROM {TABLES} WHERE f.rollout_id IN ({marks})", wanted)
     lines = {str(row["rollout_id"]): line_of(row) for row in found}
-    return [lines[name] for name in wanted if name in lines]
+    return _with_answers(conn, [lines[name] for name in wanted if name in lines])
+
+
+def _with_answers(conn: Conn, lines: list[RolloutLine]) -> list[RolloutLine]:
+    """How long their last answers are."""
+    marks = ", ".join("?" for _ in lines)
+    found = conn.execute(
+        "SELECT calls.rollout_id, choices.token_count FROM calls JOIN choices USING (call_id)"
+        f" WHERE calls.rollout_id IN ({marks}) AND NOT calls.auxiliary AND choices.choice = 0 ORDER BY calls.number",
+        [line.rollout_id for line in lines],
+    )
+    tokens = {str(rollout_id): int(count) for rollout_id, count in found}
+    for line in lines:
+        line.answer_tokens = tokens.get(line.rollout_id)
+    return lines
 
 
 def line_of(row: Row) -> RolloutLine:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from art.config.model import ModelConfig
+from art.config.train import TrainConfig, default_learning_rate
 from art.errors import NotFound
 from art.store import fate_rows, remark_rows, series
 from art.store.pages import cursor_of, key_of
@@ -15,6 +17,8 @@ from art.types.wire_views import RunDetail, RunLine, RunList
 
 SPARKLINE = 60
 """Points of a run's reward in the list."""
+CALL = "train_call"
+"""Part of a run's configuration: the options of its newest train call."""
 REWARD, EVALUATED, COST = "train/reward", "val/reward", "costs/cum/all"
 
 _SUMS = """SELECT project, model, status, COUNT(*) AS count, SUM(sampled_tokens) AS tokens,
@@ -63,6 +67,10 @@ def run(conn: Conn, project: str, name: str) -> RunDetail:
     asked = remark_rows.get_run_config(conn, project, name)
     if asked is not None:
         config, origin = {**config, "run": asked.config}, asked.origin
+    settings, set_by = _newest_call(conn, row)
+    if settings:
+        config[CALL] = settings
+        origin = {**origin, **{f"{CALL}.{option}": who for option, who in set_by.items()}}
     return RunDetail(
         run=line,
         figures=series.figures(conn, project, name),
@@ -72,6 +80,28 @@ def run(conn: Conn, project: str, name: str) -> RunDetail:
         config=config,
         config_origin=origin,
     )
+
+
+def _newest_call(conn: Conn, model: Row) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the newest train call trained with, and who set each option; empty where there was none."""
+    found = conn.execute(
+        "SELECT json_extract(spec, '$.config') FROM batches JOIN jobs USING (job_id) WHERE kind = 'train'"
+        " AND batches.project = ? AND batches.name = ? ORDER BY batches.batch DESC LIMIT 1",
+        (model["project"], model["name"]),
+    ).fetchone()
+    if found is None:
+        return {}, {}
+    settings, usual = loads(found[0]), TrainConfig().model_dump(mode="json")
+    set_by = {
+        option: "default" if option in usual and value == usual[option] else "the train call"
+        for option, value in settings.items()
+    }
+    if settings.get("learning_rate") is None:
+        whole = ModelConfig.model_validate(loads(model["config"])).adapter is None
+        parameters = loads(model["base"])["parameters"]
+        settings["learning_rate"] = default_learning_rate(parameters, whole=whole)
+        set_by["learning_rate"] = "chosen by the model's size"
+    return settings, set_by
 
 
 def require_run(conn: Conn, project: str, name: str) -> None:

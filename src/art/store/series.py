@@ -90,13 +90,30 @@ def _band(
     if low and high:
         return {step: (low[step], high[step]) for step in low.keys() & high.keys()}
     spread = values(SPREAD) if metric.startswith(TRAIN) else {}
-    return {
+    band = {
         point.step: (
             max(-LARGEST, point.value - spread[point.step]),
             min(LARGEST, point.value + spread[point.step]),
         )
         for point in points
         if point.step in spread
+    }
+    return _within_rewards(conn, project, name, points, band) if metric == f"{TRAIN}reward" else band
+
+
+def _within_rewards(
+    conn: Conn, project: str, name: str, points: Sequence[Point], band: dict[int, tuple[float, float]]
+) -> dict[int, tuple[float, float]]:
+    """The band without what lies past every reward that the run's rollouts have: nothing was there."""
+    lowest, highest = conn.execute(
+        "SELECT MIN(reward), MAX(reward) FROM rollout_facts WHERE project = ? AND model = ?", (project, name)
+    ).fetchone()
+    if lowest is None:
+        return band
+    means = {point.step: point.value for point in points}
+    return {
+        step: (min(means[step], max(low, lowest)), max(means[step], min(high, highest)))
+        for step, (low, high) in band.items()
     }
 
 

@@ -13,14 +13,22 @@ _COUNT = "data/step_num_"
 """Begins the figures that count a step's rollouts by status."""
 
 
-def steps(conn: Conn, project: str, name: str, *, limit: int = 50, cursor: str | None = None) -> StepList:
-    """Newest first."""
+def steps(
+    conn: Conn,
+    project: str,
+    name: str,
+    *,
+    batch: int | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> StepList:
+    """Newest first; that of `batch` alone, or all."""
     behind = None if cursor is None else key_of("steps", cursor, parts=1)[0]
     found = conn.execute(
-        "SELECT batches.batch, batches.step, published, reason, time, metrics, jobs.started_at, jobs.ended_at"
+        "SELECT batches.batch, batches.step, batches.parent_step, published, reason, time, metrics, jobs.started_at, jobs.ended_at"
         " FROM batches LEFT JOIN jobs USING (job_id) WHERE batches.project = ? AND batches.name = ?"
-        f" {'' if behind is None else 'AND batches.batch < ?'} ORDER BY batches.batch DESC LIMIT ?",
-        (project, name, *(() if behind is None else (behind,)), limit + 1),
+        " AND (? IS NULL OR batches.batch = ?) AND (? IS NULL OR batches.batch < ?) ORDER BY batches.batch DESC LIMIT ?",
+        (project, name, batch, batch, behind, behind, limit + 1),
     ).fetchall()
     shown = found[:limit]
     # What the program around the trainer logged with a step; one that was not published has no step of its own.
@@ -37,6 +45,7 @@ def _line(row: Row, logged: dict[str, float]) -> StepLine:
     return StepLine(
         batch=row["batch"],
         step=row["step"],
+        parent_step=row["parent_step"],
         published=bool(row["published"]),
         reason=row["reason"],
         time=row["time"],

@@ -59,7 +59,7 @@ _TRAIN = (
     _m("train/overlong_penalty", "Length penalty", "", "Mean of what overlong_penalty took from the rewards.", "down"),
     _m("train/steps_off_policy", "Steps off policy", "steps", "Published steps between sampling and training, mean over groups.", "down"),
     _m("train/discarded_stale_groups", "Stale groups", "groups", "Groups that were too old to be trained, since the step before.", "down"),
-    _m("train/completion_tokens", "Answer length", "tokens", "Sampled tokens of an answer, mean over rollouts."),
+    _m("train/completion_tokens", "Rollout length", "tokens", "Sampled tokens of a rollout, all its answers together, mean over rollouts."),
     _m("train/duration", "Rollout duration", "s", "Seconds of a rollout, mean over rollouts."),
     _m("train/*_duration", "Duration", "s", "Seconds that rollouts spent there (`track_duration`), mean over rollouts."),
     _m("train/group_*", "Group metric", "", "A metric of the program's groups, mean over groups."),
@@ -74,7 +74,7 @@ _EVALUATION = (
         "*/exception_rate", "Exceptions", "1", "Share of the evaluation's runs that raised.", "down",
         warn_above=0.25, warning="The agent fails often, so the mean is one of the runs that went well.",
     ),
-    _m("*/completion_tokens", "Answer length", "tokens", "Sampled tokens of an answer, mean over runs."),
+    _m("*/completion_tokens", "Rollout length", "tokens", "Sampled tokens of a rollout, all its answers together, mean over rollouts."),
     _m("*/duration", "Run duration", "s", "Seconds of a run, mean over runs."),
     _m("*/*_duration", "Duration", "s", "Seconds that runs spent there (`track_duration`), mean over runs."),
     _m("val/group_*", "Group metric", "", "A metric of the evaluation's groups, mean over groups."),
@@ -270,10 +270,14 @@ _PATTERNS = [(metric, _pattern(metric.name)) for metric in METRICS if "*" in met
 
 
 def _title(family: MetricInfo, name: str) -> str:
-    """The family's title; where its last part is the open one, that part of the name."""
-    if "*" not in family.name.rpartition("/")[2]:
-        return family.title
-    return name.rpartition("/")[2].removeprefix("step_").removeprefix("num_").replace("_", " ")
+    """The family's title; where its last part is the open one, that part of the name. With its split, where the same figure
+    of another split would be called the same."""
+    section, _, rest = name.partition("/")
+    title = family.title
+    if "*" in family.name.rpartition("/")[2]:
+        title = rest.rpartition("/")[2].removeprefix("step_").removeprefix("num_").replace("_", " ")
+    split = section in (*SPLITS, "discarded") or section not in SECTIONS
+    return f"{title} ({section})" if split and name != "val/reward" else title
 
 
 def state_of(name: str, value: float) -> Literal["ok", "warning"]:

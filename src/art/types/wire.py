@@ -57,6 +57,8 @@ Step = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Reward = Annotated[float, Field(strict=True)]
 """A JSON number: neither "1" nor true is one."""
 _Key = Annotated[str, Field(max_length=200)]
+_Name = Annotated[str, Field(max_length=1000)]
+"""Of a scenario or a group: it stands in lists and addresses."""
 _Text = Annotated[str, Field(max_length=100_000)]
 Metrics = Annotated[dict[_Key, float | Int64 | bool], Field(max_length=10_000)]
 Metadata = Annotated[dict[_Key, float | Int64 | _Text | bool | None], Field(max_length=1000)]
@@ -236,8 +238,8 @@ class OpenRollout(Wire):
     purpose: Purpose = Purpose.TRAIN
     sampling: Sampling | None = None
     """None: `training` for purpose train, `caller` for evaluate."""
-    scenario_id: str | None = None
-    group_id: str | None = None
+    scenario_id: _Name | None = None
+    group_id: _Name | None = None
     member: Int64 = 0
     """Index within the group; part of the per-call seed."""
     run_seed: Int64 = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class MetricInfo(BaseModel):
@@ -27,3 +27,5 @@ class MetricInfo(BaseModel):
 
 class MetricList(BaseModel):
     metrics: list[MetricInfo]
+    sections: dict[str, str] = Field(default_factory=dict)
+    """First part of a name to its title, in the order in which a person looks at them."""

@@ -81,9 +81,10 @@ class RunDetail(BaseModel):
     """Choices by fate."""
     notes: list[str]
     config: dict[str, Any]
-    """Of the model as the server keeps it, and the resolved configuration of its newest `art run` under `run`."""
+    """Of the model as the server keeps it, the resolved configuration of its newest `art run` under `run`, and the options of
+    its newest train call under `train_call`."""
     config_origin: dict[str, str] = Field(default_factory=dict)
-    """Of `run`: dotted name to who set it."""
+    """Of `run`: dotted name to who set it; of `train_call` too, whose names begin so."""
 
 
 class Series(BaseModel):
@@ -108,6 +109,8 @@ class StepLine(BaseModel):
     batch: int
     step: int
     """Of the checkpoint it published; of its parent when it published none."""
+    parent_step: int
+    """That it was trained on top of; most of its rollouts were sampled at it."""
     published: bool
     reason: str = ""
     """Why it published nothing."""
@@ -197,6 +200,8 @@ class RolloutLine(BaseModel):
     metrics: dict[str, float] = Field(default_factory=dict)
     preview: str = ""
     """The beginning of its last answer."""
+    answer_tokens: int | None = None
+    """Sampled tokens of its last answer, reasoning included; None where it has none."""
     hit: str = ""
     """Where a search found it: some words around the place; what matched stands between the characters U+0002 and U+0003."""
 
@@ -208,6 +213,10 @@ class RolloutList(BaseModel):
     """That match, counted up to 10,000."""
     more: bool = False
     """There are more than `total`."""
+    reward_mean: float | None = None
+    """Over those that match and have a reward; None where there are more than `total`."""
+    metrics: list[str] = Field(default_factory=list)
+    """Names of what the program logs with its rollouts, as the newest of the run have them."""
 
 
 class Message(BaseModel):
@@ -228,12 +237,16 @@ class Message(BaseModel):
 
 
 class Member(BaseModel):
-    """A rollout of a group with its main path."""
+    """A rollout of a group, with the messages that lead to its last answer."""
 
     rollout: RolloutLine
     messages: list[Message]
     explanation: str = ""
     """Of a judge, as it was logged with the trajectory."""
+    branch: int = 0
+    """Of its last answer. The others, from the first on, stand in the rollout's tree of calls."""
+    branches: int = 1
+    """How many it has, without those on the side."""
 
 
 class Divergence(BaseModel):

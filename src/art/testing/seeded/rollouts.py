@@ -131,6 +131,7 @@ class Recorder:
             auxiliary_reason=item.auxiliary,
             tool_count=0 if item.auxiliary else len(TOOLS),
             system_number=int(bool(item.auxiliary)),
+            opening_number=item.branch,
             sampling_asked={"model": rollout.model, "temperature": 1.0},
             prompt_token_count=len(prompt),
             reused_token_count=reused,

@@ -8,6 +8,7 @@ import { bind } from "./keys.js";
 import { cls, html, useEffect, useErrorBoundary, useRef, useState } from "./lib.js";
 import * as live from "./live.js";
 import { ofRun, useResource } from "./resource.js";
+import { useRights } from "./rights.js";
 import { go, href, useRoute } from "./router.js";
 
 /** View name to its module; each is read when it is first shown. */
@@ -131,10 +132,13 @@ const LIVE_WORDS = {
   off: ["not live", "This server or key gives no events: reload to see what is new"],
 };
 
+const FOLLOWING = ["read-only", "No server runs on this folder. What another process writes into it appears here by itself"];
+
 function LiveMark() {
   const [state, setState] = useState("off");
   useEffect(() => live.watchState(setState), []);
-  const [word, title] = LIVE_WORDS[state];
+  const { key } = useRights();
+  const [word, title] = state === "live" && key?.read_only ? FOLLOWING : LIVE_WORDS[state];
   return html`<span class=${cls("live", `live-${state}`)} title=${title} role="status" data-testid="live">${word}</span>`;
 }
 

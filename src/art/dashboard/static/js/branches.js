@@ -39,17 +39,24 @@ export function pathThrough(tree, number) {
   return path;
 }
 
-/** The number of the call whose path is shown first: the first one that is not on the side. */
-export function mainCall(calls) {
+/** Fates of what a rollout is judged by, as the tree of a rollout tells them; the others were left out of it. */
+const KEPT = ["trained", "trainable", "pending", "evaluation"];
+
+const kept = (choice) => KEPT.includes(choice.fate);
+
+/** The number of the call with which a rollout ends, and whose path is shown first: the last one that is not on the side and was not left out. */
+export function lastCall(calls) {
   const ordered = [...calls].sort((a, b) => a.number - b.number);
-  return (ordered.find((call) => !call.auxiliary) ?? ordered[0])?.number ?? null;
+  const ours = ordered.filter((call) => !call.auxiliary);
+  const judged = ours.filter((call) => call.choices.some(kept));
+  return (judged.at(-1) ?? ours.at(-1) ?? ordered.at(-1))?.number ?? null;
 }
 
-/** Which choice of each call of a path is gone on from: `[{call, choice}]`; the last one's is its first. */
+/** Which choice of each call of a path is gone on from: `[{call, choice}]`; the last one's is the first that was not left out. */
 export function taken(path) {
   return path.map((call, index) => {
     const next = path[index + 1];
-    const wanted = next ? next.parent_choice ?? 0 : 0;
+    const wanted = next ? next.parent_choice ?? 0 : call.choices.find(kept)?.index ?? 0;
     return { call, choice: call.choices.find((choice) => choice.index === wanted) ?? call.choices[0] ?? null };
   });
 }

@@ -55,7 +55,7 @@ function Choice({ rolloutId, call, choice, look, fold, onVersions }) {
       <span class="muted">${of(choice.token_count, "token")}, ended by ${choice.finish_reason}</span>
       ${choice.reward !== null && choice.reward !== undefined && html`<span class="muted">reward <b>${reward(choice.reward)}</b>${choice.reward_of && ` of the ${choice.reward_of}`}</span>`}
       ${choice.advantage !== null && choice.advantage !== undefined && html`<span class="muted">advantage <b>${signed(choice.advantage)}</b></span>`}
-      ${choice.trained_step !== null && choice.trained_step !== undefined && html`<span class="muted">${of(choice.trained_tokens, "token")} trained in step ${count(choice.trained_step)}</span>`}
+      ${choice.trained_step !== null && choice.trained_step !== undefined && html`<span class="muted">${of(choice.trained_tokens, "token")} trained, published as step ${count(choice.trained_step)}</span>`}
     </p>
   </div>`;
 }

@@ -9,7 +9,7 @@ const EVALUATION = /^(?!train\/|discarded\/)[^/]+\/reward$/;
  * programs stand last); with it all of them are, in one chart.
  */
 export const CHARTS = [
-  { key: "reward", wanted: ["train/reward"], band: "Shaded: the spread of rewards above and below." },
+  { key: "reward", wanted: ["train/reward"], band: "Shaded: one standard deviation above and below, as far as rewards go." },
   { key: "evaluation", wanted: [EVALUATION], together: true, band: "Shaded: the 95 % interval." },
   { key: "loss", wanted: ["loss/train"] },
   { key: "kl", wanted: ["loss/kl_policy_ref", "loss/kl_div"] },

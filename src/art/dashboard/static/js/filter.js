@@ -8,7 +8,7 @@ const NAMES = [
   ["reward", "number"],
   ["advantage", "of its group, when it was trained"],
   ["status", "such as trained, agent_error"],
-  ["step", "that served it"],
+  ["step", "at which it was sampled"],
   ["batch", "newest train call that took it"],
   ["purpose", "train or evaluate"],
   ["scenario_id", "text"],
@@ -35,10 +35,17 @@ const VALUES = {
   flag: ["good", "bad", "check"],
 };
 const WORDS = ["and", "or", "not"];
-export const EXAMPLES = ["reward < 0 and tool_errors > 0", "status = agent_error", "sampled_tokens > 500", 'scenario_id ~ "paris"', "flag = bad or flag = check"];
+const OTHER_NAMES = ["scenario", "group", "id", "tokens"];
+const EXAMPLES = ["reward < 0 and tool_errors > 0", "status = agent_error", "sampled_tokens > 500", 'scenario_id ~ "paris"', "flag = bad or flag = check"];
 const SHOWN = 8; // suggestions at once
 
-/** `[{text, about, from}]` for what stands before the caret; `more` are names such as `metrics.turns`. */
+/** How a metric of the program is asked for: by its bare name where that is free. */
+function asked(metric) {
+  if (!/^[A-Za-z_][\w/.-]*$/.test(metric)) return `metrics."${metric}"`;
+  return metric.includes(".") || OTHER_NAMES.includes(metric) || NAMES.some(([name]) => name === metric) ? `metrics.${metric}` : metric;
+}
+
+/** `[{text, about, from}]` for what stands before the caret; `more` are names such as `turns` or `metrics.turns`. */
 export function suggestions(text, caret, more = []) {
   const before = text.slice(0, caret);
   if ((before.match(/(?<!\\)"/g) ?? []).length % 2 === 1) return []; // inside a text
@@ -50,7 +57,9 @@ export function suggestions(text, caret, more = []) {
   if (/[<>=~]\s*$/.test(left)) return []; // a number or a text is due
   if (word === "" && before !== "" && !/[\s(]$/.test(before)) return [];
   const due = /(?:^|[(]|\band|\bor|\bnot)\s*$/.test(left);
-  const names = due ? [...NAMES, ...more.map((name) => [name, "logged with it"])] : [];
+  const logged = more.map((name) => [name, "logged with it"]);
+  const bare = logged.filter(([name]) => !name.startsWith("metrics."));
+  const names = due ? [NAMES[0], ...bare, ...NAMES.slice(1), ...logged.filter((name) => !bare.includes(name))] : [];
   const joins = due ? [["not", ""]] : WORDS.slice(0, 2).map((join) => [join, ""]);
   return [...names, ...joins]
     .filter(([name]) => name.startsWith(word) && name !== word)
@@ -65,7 +74,8 @@ export function errorPosition(error) {
 }
 
 /** `value` is the filter in force; `onApply` is called with another one on Enter, and when the field is left. */
-export function FilterField({ value, onApply, error, more = [] }) {
+export function FilterField({ value, onApply, error, metrics = [] }) {
+  const more = [...new Set(metrics.flatMap((metric) => [asked(metric), `metrics.${metric}`]))].filter((name) => !/^metrics\.[^"]*[\s"]/.test(name));
   const [text, setText] = useState(value);
   const [list, setList] = useState({ open: false, items: [], at: -1 });
   const field = useRef(null);
@@ -131,10 +141,11 @@ function FilterError({ error, filter }) {
   </div>`;
 }
 
-/** Filters to begin with. */
-export function Examples({ onApply }) {
+/** Filters to begin with; those of `zeros`, metrics that are 0 somewhere, hold what is logged against what was paid. */
+export function Examples({ onApply, zeros = [] }) {
+  const own = zeros.slice(0, 2).map((metric) => `${asked(metric)} = 0 and reward > 0.5`);
   return html`<p class="examples"><span class="muted">For example</span>
-    ${EXAMPLES.map((filter) => html`<button type="button" class="button quiet mono" key=${filter} onClick=${() => onApply(filter)}>${filter}</button>`)}</p>`;
+    ${[...own, ...EXAMPLES].map((filter) => html`<button type="button" class="button quiet mono" key=${filter} onClick=${() => onApply(filter)}>${filter}</button>`)}</p>`;
 }
 
 /** A word search over what was said; applied on Enter, when the field is left, and when it is emptied. */
@@ -142,7 +153,7 @@ export function SearchField({ value, onApply, label = "Search in texts" }) {
   const [text, setText] = useState(value);
   useEffect(() => setText(value), [value]);
   const apply = (given) => given.trim() !== value && onApply(given.trim());
-  return html`<input type="search" class="search" data-testid="search-input" aria-label=${label} placeholder=${label} value=${text}
+  return html`<input type="search" class="search" data-testid="search-input" aria-label=${label} placeholder=${label} title='All the words, in any order; "words together" in quotation marks; a star for any ending' value=${text}
     onInput=${(event) => { setText(event.target.value); if (event.target.value === "") apply(""); }}
     onKeyDown=${(event) => { if (event.key === "Enter") apply(event.target.value); }} onBlur=${(event) => apply(event.target.value)} />`;
 }

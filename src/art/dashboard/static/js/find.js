@@ -10,8 +10,18 @@ export function wordsOf(search) {
   return [...search.matchAll(/"([^"]+)"|(\S+)/g)].map(([, quoted, bare]) => quoted ?? bare).filter((word) => !/^(AND|OR|NOT)$/.test(word));
 }
 
+/** A word or phrase as the index finds it: whole words, whatever stands between those of a phrase; a star for any ending. */
+function patternOf(word) {
+  const parts = word.replace(/\*$/, "").match(/[\p{L}\p{N}]+/gu) ?? [];
+  return parts.length > 0 ? `(?<![\\p{L}\\p{N}])${parts.join("[^\\p{L}\\p{N}]+")}${word.endsWith("*") ? "" : "(?![\\p{L}\\p{N}])"}` : "";
+}
+
+export function patternsOf(words) {
+  return new RegExp(words.map(patternOf).filter(Boolean).join("|") || "(?!)", "giu");
+}
+
 function rangesIn(root, words) {
-  const pattern = new RegExp(words.map((word) => word.replace(/\*$/, "").replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).filter(Boolean).join("|"), "gi");
+  const pattern = patternsOf(words);
   const ranges = [];
   const said = (node) => (node.parentElement.closest(".text, .tool-call-name") ? NodeFilter.FILTER_ACCEPT : NodeFilter.FILTER_REJECT);
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT, said);

@@ -5,14 +5,21 @@ import { useEffect, useState } from "./lib.js";
 
 let asked = null; // the list is part of the server's code: it is read once
 
+const NOTHING = { metrics: [], sections: {} };
+
 /** The server's MetricInfos; empty until they are there. A failure leaves charts without their meaning, and is asked again. */
 export function useMetrics() {
-  const [list, setList] = useState([]);
+  return useMetricList().metrics;
+}
+
+/** `{metrics, sections}`: MetricInfos, and titles of the sections that stand for themselves. */
+export function useMetricList() {
+  const [list, setList] = useState(NOTHING);
   useEffect(() => {
     let current = true;
-    asked ??= api.get("views/metrics").then((answer) => answer.metrics);
+    asked ??= api.get("views/metrics");
     asked.then(
-      (metrics) => current && setList(metrics),
+      (answer) => current && setList(answer),
       () => {
         asked = null;
       },
@@ -44,9 +51,12 @@ export function infoOf(metrics, name) {
   const exact = metrics.find((metric) => metric.name === name);
   if (exact) return exact;
   const families = familiesOf(metrics, name);
-  const own = name.split("/").pop().replaceAll("_", " ");
-  if (families.length === 0) return { name, title: own, unit: "", meaning: "A figure that the program logs.", direction: "" };
+  const section = name.split("/")[0];
+  const own = name.split("/").pop().replace(/^step_/, "").replace(/^num_/, "").replaceAll("_", " ");
+  if (families.length === 0) return { name, title: `${own} (${section})`, unit: "", meaning: "A figure that the program logs.", direction: "" };
   const [family] = families;
-  const open = family.name.split("/").pop().includes("*");
-  return { ...family, name, title: open ? own : family.title };
+  const title = family.name.split("/").pop().includes("*") ? own : family.title;
+  // A split's figure says whose it is: another split has one that is called the same.
+  const split = /^(\*|train|val|test|discarded)\//.test(family.name) && name !== "val/reward";
+  return { ...family, name, title: split ? `${title} (${section})` : title };
 }

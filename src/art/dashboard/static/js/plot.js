@@ -37,6 +37,19 @@ function range(bounds, marks) {
   return [low - room, high + room];
 }
 
+/** From where to where a chart's axis goes. */
+function axisRange(data, { warnAbove, warnBelow, zero }) {
+  const bounds = extent(data.slice(1)) ?? [0, 1];
+  if (zero) bounds[0] = Math.min(0, bounds[0]);
+  return range(bounds, [warnAbove, warnBelow]);
+}
+
+/** Which warning bounds have their shading in the picture: `{above, below}`, each the bound or null. */
+export function shaded(data, { warnAbove = null, warnBelow = null, zero = false }) {
+  const [low, high] = axisRange(data, { warnAbove, warnBelow, zero });
+  return { above: warnAbove !== null && high > warnAbove ? warnAbove : null, below: warnBelow !== null && low < warnBelow ? warnBelow : null };
+}
+
 function shade(plot, from, to, colour) {
   const { left, top, width, height } = plot.bbox;
   const clamp = (y) => Math.min(top + height, Math.max(top, y));
@@ -94,15 +107,14 @@ function columnsOf(lines, ink) {
 export function draw(element, { data, lines, axis, unit, warnAbove, warnBelow, sync, onRead, zero }) {
   const ink = colours(element, ["muted", "line", "warn-band", ...lines.map((line) => line.colour)]);
   const { series, bands, plain } = columnsOf(lines, ink);
-  const bounds = extent(data.slice(1)) ?? [0, 1];
-  if (zero) bounds[0] = Math.min(0, bounds[0]);
+  const reach = axisRange(data, { warnAbove, warnBelow, zero });
   const format = (value) => (unit === "s" || unit === "1" || unit === "USD" || unit === "bytes" ? figure(value, unit) : number(value));
   const options = {
     width: element.clientWidth || 320,
     height: HEIGHT,
     legend: { show: false },
     padding: [6, 10, 0, 0],
-    scales: { x: { time: false, range: (_plot, low, high) => (low === high ? [low - 0.5, high + 0.5] : [low, high]) }, y: { range: () => range(bounds, [warnAbove, warnBelow]) } },
+    scales: { x: { time: false, range: (_plot, low, high) => (low === high ? [low - 0.5, high + 0.5] : [low, high]) }, y: { range: () => reach } },
     series,
     bands,
     axes: [

@@ -40,13 +40,13 @@ export function Scatter({ x, y, steps, xLabel, yLabel, told, open, trend = false
     return () => watcher.disconnect();
   }, []);
   const plot = useMemo(() => layOut({ x: whole ? spread(x) : x, y, steps, width, whole }), [x, y, steps, width, whole]);
-  const nearest = (event) => {
+  const nearest = (event, within = NEAR) => {
     const frame = event.currentTarget.getBoundingClientRect();
     const [px, py] = [event.clientX - frame.left, event.clientY - frame.top];
     let best = null;
     for (let i = 0; i < plot.px.length; i += 1) {
       const away = Math.hypot(plot.px[i] - px, plot.py[i] - py);
-      if (away <= NEAR && (best === null || away < best.away)) best = { i, away };
+      if (away <= within && (best === null || away < best.away)) best = { i, away };
     }
     return best?.i ?? null;
   };
@@ -62,8 +62,8 @@ export function Scatter({ x, y, steps, xLabel, yLabel, told, open, trend = false
   };
   const fit = trend && line(x, y);
   return html`<figure class="scatter" data-testid="extremes-scatter">
-    <div ref=${box}><svg width=${width} height=${HEIGHT} viewBox=${`0 0 ${width} ${HEIGHT}`} tabindex="0" role="img" aria-label=${`${label}. Arrow keys read the points, Enter opens one.`}
-        onMouseMove=${(event) => setAt(nearest(event))} onClick=${(event) => { const i = nearest(event); if (i !== null) open(i); }} onKeyDown=${pressed} class=${at === null ? "" : "on-point"}>
+    <div ref=${box}><svg width=${width} height=${HEIGHT} viewBox=${`0 0 ${width} ${HEIGHT}`} tabindex="0" role="img" aria-label=${`${label}. A click opens a point; arrow keys read them, Enter opens one.`}
+        onMouseMove=${(event) => setAt(nearest(event) ?? at)} onClick=${(event) => { const i = nearest(event, 2 * NEAR); if (i !== null) open(i); }} onKeyDown=${pressed} class=${at === null ? "" : "on-point"}>
       ${plot.yTicks.map(([value, py]) => html`<g key=${`y${value}`}><line class="grid" x1=${PAD.left} x2=${width - PAD.right} y1=${py} y2=${py} /><text class="tick" x=${PAD.left - 6} y=${py + 4} text-anchor="end">${number(value)}</text></g>`)}
       ${plot.xTicks.map(([value, px]) => html`<g key=${`x${value}`}><line class="grid" x1=${px} x2=${px} y1=${PAD.top} y2=${HEIGHT - PAD.bottom} /><text class="tick" x=${px} y=${HEIGHT - PAD.bottom + 16} text-anchor="middle">${number(value)}</text></g>`)}
       <text class="axis" x=${width - PAD.right} y=${HEIGHT - 6} text-anchor="end">${xLabel} →</text>
@@ -72,8 +72,8 @@ export function Scatter({ x, y, steps, xLabel, yLabel, told, open, trend = false
       ${fit && html`<line class="trend" x1=${plot.toX(plot.xLow)} y1=${plot.toY(plot.clampY(fit.slope * plot.xLow + fit.offset))} x2=${plot.toX(plot.xHigh)} y2=${plot.toY(plot.clampY(fit.slope * plot.xHigh + fit.offset))} />`}
       ${at !== null && html`<circle class="pointed" cx=${plot.px[at]} cy=${plot.py[at]} r="7" />`}
     </svg></div>
-    <figcaption><p class="scatter-read" aria-live="polite">${at === null ? html`<span class="muted">Point at a rollout, or go through them with the arrow keys</span>` : told(at)}</p>
-      <p class="legend small">${AGES.map((name, age) => html`<span class="inline" key=${name}><svg width="12" height="12" viewBox="-6 -6 12 12" aria-hidden="true"><path d=${SHAPES[age]} class=${`age${age}`} /></svg>${name}</span>`)}</p></figcaption>
+    <figcaption><p class="scatter-read" aria-live="polite">${at === null ? html`<span class="muted">Point at a rollout, or go through them with the arrow keys; a click or Enter opens it</span>` : html`${told(at)} <button type="button" class="button quiet" onClick=${() => open(at)}>Open</button>`}</p>
+      <p class="legend small">${AGES.map((name, age) => html`<span class="inline" key=${name}><svg width="12" height="12" viewBox="-6 -6 12 12" aria-hidden="true"><path d=${SHAPES[age]} class=${`age${age}`} /></svg>${name}</span>`)}${fit && html`<span class="inline"><svg width="20" height="12" aria-hidden="true"><line class="trend" x1="0" x2="20" y1="6" y2="6" /></svg>line that fits best</span>`}</p></figcaption>
   </figure>`;
 }
 

@@ -2,7 +2,7 @@
 
 import { clock, duration, figure, number, unitLabel } from "../format.js";
 import { cls, html, useEffect, useMemo, useRef, useState } from "../lib.js";
-import { draw } from "../plot.js";
+import { draw, shaded } from "../plot.js";
 import { aligned, smoothed, xs } from "../series.js";
 
 const TABLE_ROWS = 200; // more are no use to a reader; the newest are shown
@@ -57,14 +57,16 @@ export function Chart({ info, lines, axis = "step", smoothing = 0, sync, warning
     drawing.current.move(by);
   };
   const unit = unitLabel(info.unit);
+  const { above, below } = shaded(data, { warnAbove: info.warn_above, warnBelow: info.warn_below, zero });
+  const bounds = [above !== null && `above ${figure(above, info.unit)}`, below !== null && `below ${figure(below, info.unit)}`].filter(Boolean).join(" and ");
   return html`<figure class=${cls("chart", warning && "has-warning")} data-testid="chart" data-metric=${info.name}>
     <div class="chart-head"><h2 class="chart-title">${info.title}${unit && html` <span class="chart-unit">${unit}</span>`}</h2>
       <span class="inline"><span class="chart-now">${now}</span>${actions}</span></div>
-    <p class="chart-meaning">${info.meaning}</p>
+    <p class="chart-meaning">${info.meaning}${bounds && html` <span class="bound">Yellow: ${bounds}</span>, where something may be wrong.`}</p>
     ${warning && html`<p class="chart-warning"><b>Warning.</b> ${info.warning || "past its band"}</p>`}
     <div class="chart-plot" ref=${element} tabindex="0" role="img" aria-label=${described(info, lines)} onKeyDown=${pressed}></div>
     <div class="chart-foot">
-      <div class="chart-read" aria-live="polite">${at !== null && html`<${ReadOut} ...${{ at, data, lines, axis, info, smoothing }} />`}</div>
+      <div class=${cls("chart-read", lines.length > 1 && "is-many")} aria-live="polite">${at !== null && html`<${ReadOut} ...${{ at, data, lines, axis, info, smoothing }} />`}</div>
       <details onToggle=${(event) => setOpen(event.target.open)}><summary>Data</summary></details>
     </div>
     ${open && html`<${DataTable} ...${{ lines, info }} />`}

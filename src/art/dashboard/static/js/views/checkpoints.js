@@ -33,7 +33,7 @@ export function View({ route }) {
   return html`<${ErrorBox} error=${error} retry=${reload} />
     <${About} model=${model.data} kept=${newest.length} />
     ${newest.length === 0 ? html`<${Empty} title="No step has been published yet"><p>Each train call that has a signal publishes one.</p><//>`
-      : html`<${Tree} ...${{ newest, evaluated, route, latest: model.data.step, refusal: rights.refusal("train"), ask: setAsked }} />`}
+      : html`<${Tree} ...${{ newest, evaluated, route, latest: model.data.step, refusal: rights.refusal("train"), ask: rights.key?.read_only ? null : setAsked }} />`}
     ${asked !== null && html`<${Move} ...${{ project, name, from: model.data.step, to: asked, newest }} done=${reload} onClose=${() => setAsked(null)} />`}`;
 }
 
@@ -76,7 +76,7 @@ function Line({ one, evaluation, row, lanes: most, route, latest, refusal, ask }
     <td class="num" data-label="Evaluation">${reward(evaluation)}</td>
     <td class="num" data-label="Published"><time title=${clock(one.created_at)}>${ago(one.created_at)}</time></td>
     <td data-label="State"><span class="badges">${isLatest && html`<${Badge} kind="info" title="The bare name serves it">latest<//>`}${one.leased && html`<${Badge} kind="ok" title="Open rollouts, running calls or a job use it: it is not deleted">in use<//>`}</span></td>
-    <td class="num">${!isLatest && html`<button type="button" class="button" disabled=${Boolean(refusal)} aria-describedby=${refusal ? "no-right" : undefined} title=${refusal || undefined} onClick=${() => ask(one.step)}>${one.step < latest ? "Roll back" : "Promote"} …</button>`}</td>
+    <td class="num">${!isLatest && ask && html`<button type="button" class="button" disabled=${Boolean(refusal)} aria-describedby=${refusal ? "no-right" : undefined} title=${refusal || undefined} onClick=${() => ask(one.step)}>${one.step < latest ? "Roll back" : "Promote"} …</button>`}</td>
   </tr>`;
 }
 

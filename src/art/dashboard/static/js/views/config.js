@@ -5,17 +5,24 @@ import { flattened, written } from "../configs.js";
 import { html } from "../lib.js";
 import { setQuery } from "../router.js";
 
+const CALL = "train_call.";
+
 export function View({ route, run, runError }) {
   if (runError && !run) return html`<${ErrorBox} error=${runError} />`;
   if (!run) return html`<${Loading} what="the settings" />`;
-  const { run: resolved, ...model } = run.config;
+  const { run: resolved, train_call: call, ...model } = run.config;
+  const who = Object.fromEntries(Object.entries(run.config_origin).filter(([name]) => name.startsWith(CALL)).map(([name, by]) => [name.slice(CALL.length), by]));
+  const given = ([name]) => who[name] !== "default";
+  const options = flattened(call);
   const q = (route.query.q ?? "").toLowerCase();
   const keep = ([name, value]) => `${name} ${written(value)}`.toLowerCase().includes(q);
   return html`<div class="toolbar">
       <input type="search" data-filter aria-label="Filter settings" placeholder="Filter settings ( / )" value=${route.query.q ?? ""} onInput=${(event) => setQuery({ q: event.target.value })} />
       <${CopyButton} label="Copy as JSON" text=${() => JSON.stringify(run.config, null, 2)} />
     </div>
+    ${!resolved && html`<p class="muted">Judge, reward and scenarios are the program's: it keeps them to itself, unless it is an <code>art run</code>, whose settings stand here too.</p>`}
     ${resolved && html`<${Part} title="Of its newest art run" rows=${flattened(resolved).filter(keep)} origin=${run.config_origin} />`}
+    ${call && html`<${Part} title="Of its newest train call" rows=${[...options.filter(given), ...options.filter((option) => !given(option))].filter(keep)} origin=${who} />`}
     <${Part} title="Of the model" rows=${flattened(model).filter(keep)} />`;
 }
 

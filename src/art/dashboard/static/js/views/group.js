@@ -37,7 +37,8 @@ function Group({ data, route }) {
     </div>
     <${Facts} facts=${[
       group.scenario_id && ["Scenario", html`<a class="clip" title=${group.scenario_id} href=${href("scenario", { project, name, scenario_id: group.scenario_id })}>${group.scenario_id}</a>`],
-      ["Step", html`<a href=${href("groups", { project, name }, { step: group.step })}>${count(group.step)}</a>`, "That served its first rollout"],
+      ["Sampled at", html`<a href=${href("groups", { project, name }, { step: group.step })}>step ${count(group.step)}</a>`, "The published step that served its first rollout"],
+      group.batch !== null && group.batch !== undefined && ["Trained by", html`<a href=${href("groups", { project, name }, { batch: group.batch })}>batch ${count(group.batch)}</a>`, "The newest train call that took it"],
       ["Rollouts", count(group.size)],
       ["Reward", `${reward(group.reward_mean)} ± ${reward(group.reward_std_dev)}`, "Mean ± standard deviation"],
       ["From", `${reward(group.reward_min)} to ${reward(group.reward_max)}`],
@@ -97,5 +98,6 @@ function Head({ member, chosen, route }) {
     <p class="small inline"><${Status} of=${rollout.status} title=${rollout.reason || undefined} /><${Flag} flag=${rollout.flag} /></p>
     <p class="small muted">${of(rollout.sampled_tokens, "token")} · ${of(rollout.calls, "call")}${rollout.tool_errors > 0 && html` · <span class="bad">${of(rollout.tool_errors, "tool error")}</span>`} · ${duration(rollout.seconds)}</p>
     ${member.explanation && html`<p class="small judge" data-testid="explanation"><span class="muted">judge</span> ${member.explanation}</p>`}
+    ${member.branches > 1 && html`<p class="small muted" title="Its history was rewritten or handed on; the trajectory shows all branches">its last answer is in branch ${member.branch}, of ${count(member.branches)} branches</p>`}
   </header>`;
 }

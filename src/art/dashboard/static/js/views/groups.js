@@ -4,7 +4,7 @@ import { path } from "../api.js";
 import { Empty, ErrorBox, Loading, More, StatusBar, Table } from "../components/index.js";
 import { ago, clock, count, reward, words } from "../format.js";
 import { html } from "../lib.js";
-import { ofRun, usePages } from "../resource.js";
+import { ofRun, usePages, useResource } from "../resource.js";
 import { shortId } from "../rollout_columns.js";
 import { href, setQuery } from "../router.js";
 
@@ -13,7 +13,7 @@ const LIMIT = 50;
 function columns(params) {
   return [
     { key: "scenario", label: "Scenario", class: "scenario-cell", render: (group) => html`<span class="clip" title=${group.scenario_id ?? group.group_id}>${group.scenario_id ?? shortId(group.group_id)}</span>` },
-    { key: "step", label: "Step", align: "right", title: "That served its first rollout", render: (group) => count(group.step) },
+    { key: "step", label: "Sampled at step", align: "right", title: "The published step that served its first rollout", render: (group) => count(group.step) },
     { key: "size", label: "Size", align: "right", render: (group) => count(group.size) },
     { key: "members", label: "Rewards, highest first", class: "members-cell", render: (group) => html`<${Members} ...${{ group, params }} />` },
     { key: "mean", label: "Mean", align: "right", title: "Mean reward ± standard deviation", render: (group) => html`<span class="nowrap"><b>${reward(group.reward_mean)}</b> <span class="muted">± ${reward(group.reward_std_dev)}</span></span>` },
@@ -41,7 +41,7 @@ function place(value, low, high) {
   return Math.round(((value - low) / (high - low)) * 4);
 }
 
-export function View({ route }) {
+export function View({ route, run }) {
   const { project, name } = route.params;
   const { step, batch, scenario } = route.query;
   const narrowed = step !== undefined || batch !== undefined || scenario !== undefined;
@@ -50,8 +50,8 @@ export function View({ route }) {
     pages: Number(route.query.pages) || 1, onPages: (pages) => setQuery({ pages: pages > 1 ? pages : "" }),
   });
   return html`<div class="toolbar">
-      <h2>${batch !== undefined ? `Groups of batch ${batch}` : step !== undefined ? `Groups that step ${step} served` : "All groups"}</h2>
-      ${batch !== undefined ? html`<${Steps} ...${{ route, by: "batch", at: Number(batch), first: 1 }} />` : step !== undefined && html`<${Steps} ...${{ route, by: "step", at: Number(step), first: 0 }} />`}
+      <h2>${batch !== undefined ? `Groups of batch ${batch}` : step !== undefined ? `Groups sampled at step ${step}` : "All groups"}</h2>
+      ${batch !== undefined ? html`<${Steps} ...${{ route, by: "batch", at: Number(batch), first: 1, last: run?.run.batch }} /><${Batch} ...${{ project, name, batch }} />` : step !== undefined && html`<${Steps} ...${{ route, by: "step", at: Number(step), first: 0, last: run?.run.step }} />`}
       ${scenario && html`<span class="badge">scenario ${scenario}</span>`}
       ${narrowed && html`<a href=${href("groups", route.params)}>all groups</a>`}
     </div>
@@ -63,11 +63,19 @@ export function View({ route }) {
       <p>${narrowed ? "A batch may hold no groups, and a step may have served none." : "Rollouts that name a group, or a scenario, are compared with one another."} All <a href=${href("rollouts", route.params)}>rollouts</a> of the run.</p><//>`)}`;
 }
 
-/** Previous and next batch or step, for [ and ]. */
-function Steps({ route, by, at, first }) {
+/** A batch is a train call: it takes what was sampled at one step, and publishes the next one, or none. */
+function Batch({ project, name, batch }) {
+  const found = useResource(path("views/runs", project, name, "steps"), { batch }, { live: ofRun(project, name, "step", "job") });
+  const [line] = found.data?.steps ?? [];
+  if (!line) return null;
+  return html`<span class="muted" data-testid="batch-steps">trained on top of step ${count(line.parent_step)}, ${line.published ? `published as step ${count(line.step)}` : `published nothing: ${words(line.reason)}`}</span>`;
+}
+
+/** Previous and next batch or step, for [ and ]; `last` is the newest there is. */
+function Steps({ route, by, at, first, last }) {
   const to = (other) => href("groups", route.params, { [by]: other });
   return html`<span class="stepper">
     ${at > first && html`<a class="button quiet" data-prev href=${to(at - 1)} title=${`Previous ${by} ( [ )`}>‹ ${by} ${at - 1}</a>`}
-    <a class="button quiet" data-next href=${to(at + 1)} title=${`Next ${by} ( ] )`}>${by} ${at + 1} ›</a>
+    ${at < last && html`<a class="button quiet" data-next href=${to(at + 1)} title=${`Next ${by} ( ] )`}>${by} ${at + 1} ›</a>`}
   </span>`;
 }

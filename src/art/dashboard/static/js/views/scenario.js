@@ -1,7 +1,7 @@
 // One scenario over the steps: its rewards, and what two versions of the model said to it, side by side.
 
 import { path } from "../api.js";
-import { conversation, mainCall, pathThrough, treeOf } from "../branches.js";
+import { conversation, lastCall, pathThrough, treeOf } from "../branches.js";
 import { Chart } from "../components/chart.js";
 import { Empty, Resource, Status } from "../components/index.js";
 import { duration, number, of, reward, signed } from "../format.js";
@@ -70,8 +70,8 @@ function Rewards({ steps }) {
     [steps],
   );
   if (lines.length === 0) return null;
-  const last = lines[0].series.value.at(-1);
-  return html`<${Chart} info=${INFO} lines=${lines} now=${reward(last)} />`;
+  const now = lines.map((line) => html`<span key=${line.label} class="inline"><span class=${`swatch k${line.colour.slice(1)}`}></span><span class="muted small">${line.label}</span>${reward(line.series.value.at(-1))}</span>`);
+  return html`<${Chart} info=${INFO} lines=${lines} now=${html`<span class="chart-nows">${now}</span>`} />`;
 }
 
 function series(items) {
@@ -104,7 +104,7 @@ function Side({ label, steps, item, rollout: wanted, onStep, onRollout }) {
 
 function Messages({ data }) {
   const messages = useMemo(() => {
-    const call = mainCall(data.calls);
+    const call = lastCall(data.calls);
     return call === null ? [] : conversation(pathThrough(treeOf(data.calls), call));
   }, [data]);
   const withheld = data.calls.find((call) => call.withheld)?.withheld;

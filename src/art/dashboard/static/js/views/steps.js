@@ -13,7 +13,7 @@ const LIMIT = 50;
 function columns(metrics) {
   return [
     { key: "batch", label: "Batch", render: (line) => html`<span>Batch ${count(line.batch)}</span>` },
-    { key: "step", label: "Published", title: "The step it published, or why it published none", render: (line) => html`<${Published} line=${line} />` },
+    { key: "step", label: "Published as", title: "The step it published, or why it published none; what it trained was sampled at the step before, or earlier", render: (line) => html`<${Published} line=${line} />` },
     { key: "reward", label: "Reward", align: "right", title: "Mean over its rollouts ± standard deviation", render: (line) => html`<span class="nowrap"><b>${reward(line.reward)}</b> <span class="muted">± ${reward(line.reward_std_dev)}</span></span>` },
     { key: "groups", label: "Groups", align: "right", render: (line) => count(line.groups) },
     { key: "rollouts", label: "Rollouts", align: "right", render: (line) => count(line.rollouts) },

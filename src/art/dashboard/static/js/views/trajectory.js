@@ -3,7 +3,7 @@
 import { path } from "../api.js";
 import { Badge, CopyButton, Facts, PageHead, Resource, Status, useTitle } from "../components/index.js";
 import { Call } from "../call.js";
-import { mainCall, pathThrough, taken, treeOf } from "../branches.js";
+import { lastCall, pathThrough, taken, treeOf } from "../branches.js";
 import { FindBar } from "../find.js";
 import { ago, clock, count, duration, number, reward, signed } from "../format.js";
 import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
@@ -42,7 +42,8 @@ function Trajectory({ data, route, reload }) {
   const { query } = route;
   const tree = useMemo(() => treeOf(calls), [calls]);
   const asked = Number(query.call);
-  const chosen = query.call && tree.byNumber.has(asked) ? asked : mainCall(calls);
+  const last = useMemo(() => lastCall(calls), [calls]);
+  const chosen = query.call && tree.byNumber.has(asked) ? asked : last;
   const along = useMemo(() => (chosen === null ? [] : pathThrough(tree, chosen)), [tree, chosen]);
   const transcript = useRef(null);
   const [versions, setVersions] = useState([]);
@@ -53,6 +54,7 @@ function Trajectory({ data, route, reload }) {
   };
   useAnchor(transcript, query.at);
   return html`<${Head} ...${{ data, route }} />
+    ${!query.call && along[0] && along.at(-1).branch !== firstBranch(tree) && html`<p class="why muted">Shown is branch ${along.at(-1).branch}, in which it ended: its history was rewritten or handed on. The calls on the left lead to its beginning.</p>`}
     <div class="trajectory">
       <aside class="outline-side" aria-label="Calls"><${Outline} tree=${tree} along=${along} hrefOf=${(call) => hrefOfCall(route, call)} onOpen=${(call) => jump(transcript.current, call.number)} /></aside>
       <div class="trajectory-main">
@@ -61,10 +63,20 @@ function Trajectory({ data, route, reload }) {
         <div class="transcript" ref=${transcript} data-testid="transcript">
           ${calls.length === 0 && html`<p class="state">The agent has not called the model${rollout.status === "running" ? " yet" : ""}.</p>`}
           ${taken(along).map(({ call, choice }) => html`<${Call} key=${call.call_id} rolloutId=${rollout.rollout_id} call=${call} taken=${choice} look=${look} onVersions=${seenVersions} />`)}
+          <${Elsewhere} ...${{ tree, along, last, route }} />
         </div>
       </div>
       <aside class="about-side" aria-label="About this rollout"><${About} data=${data} reload=${reload} /></aside>
     </div>`;
+}
+
+const firstBranch = (tree) => tree.roots.find((call) => !call.auxiliary)?.branch;
+
+/** Where the rollout's last answer is, when the path that is shown ends without it; which branches there are beside it. */
+function Elsewhere({ tree, along, last, route }) {
+  const end = tree.byNumber.get(last);
+  if (!end || along.includes(end)) return null;
+  return html`<p class="panel" data-testid="goes-on">This path ends here. The rollout's last answer is in <a href=${hrefOfCall(route, end)}>branch ${end.branch}, call ${end.number}</a>.</p>`;
 }
 
 const hrefOfCall = (route, call) => href(route.view, route.params, { ...route.query, call: call.number, at: call.number });
@@ -91,7 +103,8 @@ function Head({ data, route }) {
     <${Facts} facts=${[
       ["Reward", reward(rollout.reward)],
       ["Advantage", signed(rollout.advantage), "Of its group, as the newest step that trained it used it"],
-      ["Served by", `step ${count(rollout.step)}`],
+      ["Sampled at", `step ${count(rollout.step)}`, "The published step that served it"],
+      rollout.batch !== null && rollout.batch !== undefined && ["Trained by", html`<a href=${href("groups", run, { batch: rollout.batch })}>batch ${count(rollout.batch)}</a>`, "The newest train call that took it"],
       ["Sampled", `${number(rollout.sampled_tokens)} tokens`],
       ["Longest prompt", `${number(rollout.prompt_tokens)} tokens`],
       ["Calls", count(rollout.calls)],

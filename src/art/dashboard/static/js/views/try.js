@@ -1,7 +1,7 @@
 // The same prompt to two versions of a model, side by side.
 
 import { path } from "../api.js";
-import { ErrorBox, Loading } from "../components/index.js";
+import { Empty, ErrorBox, Loading } from "../components/index.js";
 import { count, duration, number } from "../format.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { ofRun, useResource } from "../resource.js";
@@ -13,6 +13,12 @@ const MAX_TOKENS = 4096;
 const SIDES = ["a", "b"];
 
 export function View({ route }) {
+  const rights = useRights();
+  if (rights.key?.read_only) return html`<${Empty} title="Nothing can be sampled here"><p>${rights.refusal("infer")} <code>art serve --path FOLDER</code> starts one.</p><//>`;
+  return html`<${Versions} route=${route} />`;
+}
+
+function Versions({ route }) {
   const { project, name } = route.params;
   const live = ofRun(project, name, "checkpoint");
   const model = useResource(path("models", project, name), {}, { live });
