@@ -82,6 +82,16 @@ def test_by_age_and_project(served: Served, record: Callable[..., str]) -> None:
     assert status(served, ours) == 200
 
 
+def test_a_project_takes_along_what_people_wrote_about_it(served: Served, record: Callable[..., str]) -> None:
+    record("whole")
+    view = {"name": "canary", "location": "/run/whole/x?search=canary"}
+    served.api("PUT", "views/saved/whole", view)
+    served.api("POST", "data/purge", {"project": "whole", "older_than_seconds": 3600})
+    assert served.api("GET", "views/saved?project=whole")["views"] == [view]
+    served.api("POST", "data/purge", {"project": "whole"})
+    assert served.api("GET", "views/saved?project=whole")["views"] == []
+
+
 def test_what_runs_is_kept(served: Served, record: Callable[..., str]) -> None:
     running = record("still at it", finish=False)
     told = served.api("POST", PURGE, {"rollout_ids": [running]})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
