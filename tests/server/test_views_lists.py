@@ -106,7 +106,14 @@ def test_rewards_that_no_sum_holds_are_shown(served: Served) -> None:
     served.api("GET", f"{run}/scenarios/huge")
     band = served.api("GET", f"{run}/series?metric=train/reward")["series"]["train/reward"]
     assert band["low"][0] == -1e308  # what the mean is; its spread alone would pass the largest number
-    for path in ("views/runs", run, f"{run}/rollouts", f"{run}/extremes", f"{run}/steps"):
+    for path in (
+        "views/runs",
+        run,
+        f"{run}/rollouts",
+        f"{run}/extremes",
+        f"{run}/steps",
+        f"{run}/reward-check",
+    ):
         served.api("GET", path)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Literal
@@ -13,7 +12,7 @@ from art.errors import NotFound
 from art.store.filter_sql import Where
 from art.store.pages import cursor_of, key_of
 from art.store.rollout_lists import COLUMNS, TABLES, line_of
-from art.store.sql import Conn, Row, loads
+from art.store.sql import Conn, Row, finite, loads
 from art.types.wire_views import (
     GroupLine,
     GroupList,
@@ -127,11 +126,6 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | N
     return mean * unit, deviation * unit
 
 
-def _finite(value: float | None) -> float | None:
-    """As JSON takes it: a mean that SQLite added up past the largest number is that number."""
-    return None if value is None else max(-sys.float_info.max, min(sys.float_info.max, value))
-
-
 # -- scenarios
 
 _BY_SCENARIO = """
@@ -188,7 +182,7 @@ def scenarios(
     for row in found[:limit]:
         asked = conn.execute("SELECT asked FROM rollout_previews WHERE id = ?", (row["id"],)).fetchone()
         values = {name: row[name] for name in row.keys() if name != "id"}  # noqa: SIM118 - a Row is no mapping
-        values |= {name: _finite(values[name]) for name in ("reward_first", "reward_last")}
+        values |= {name: finite(values[name]) for name in ("reward_first", "reward_last")}
         line = ScenarioLine(**values, preview=asked["asked"] if asked is not None else "")
         line.metrics_first = _metrics_at(conn, project, model, line, line.first_step)
         line.metrics_last = _metrics_at(conn, project, model, line, line.last_step)

@@ -6,7 +6,6 @@ Nothing here is proof: a warning is a reason to read rollouts. Each is told only
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 
 from art.store.extremes import links_of, newest, points_of
@@ -68,13 +67,13 @@ def _flat(points: Points) -> list[RewardWarning]:
     rise = _rise(points.reward, *ends)
     if rise is None or rise[0] < ROSE or rise[1] < SURE:
         return []
-    before, after = (statistics.fmean(points.reward[place] for place in places) for places in ends)
+    before, after = (_mean(points.reward, places) for places in ends)
     found = []
     for name, column in points.metrics.items():
         change = _rise(column, *ends)
         if change is None or change[0] > STAYED or not all(0 <= value <= 1 for value in _known(column)):
             continue
-        first, last = (statistics.fmean(_known(column[place] for place in places)) for places in ends)
+        first, last = (_mean(column, places) for places in ends)
         if not RARE <= last <= SETTLED:
             continue
         found.append(
@@ -113,7 +112,16 @@ def _rise(
     if before is None or after is None or one is None or other is None or not (one or other):
         return None
     rise = (after - before) / math.hypot(one, other) * math.sqrt(2)
+    if not math.isfinite(rise):  # rewards beyond what their differences hold
+        return None
     return rise, rise / math.sqrt(1 / len(first) + 1 / len(last))
+
+
+def _mean(column: Sequence[float | None], places: Iterable[int]) -> float:
+    """Of the values that are known there, one at least."""
+    mean, _ = mean_and_deviation(_known(column[place] for place in places))
+    assert mean is not None
+    return mean
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

@@ -12,7 +12,7 @@ from art.store.filter_parse import Names
 from art.store.filter_sql import Where, terms
 from art.store.pages import Key, cursor_of, key_of
 from art.store.rollout_facts import CALL_BITS
-from art.store.sql import Conn, Row, loads
+from art.store.sql import Conn, Row, finite, loads
 from art.types.wire_views import RolloutLine, RolloutList
 
 COUNTED = 10_000
@@ -87,7 +87,7 @@ def page(conn: Conn, project: str, model: str, asked: Asked) -> RolloutList:
         next=following,
         total=min(total, COUNTED),
         more=total > COUNTED,
-        reward_mean=mean if total <= COUNTED and isinstance(mean, float) else None,
+        reward_mean=finite(mean) if total <= COUNTED and isinstance(mean, float) else None,
         metrics=sorted(names.metrics),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,3 +40,8 @@ def one(conn: Conn, query: str, *args: Any) -> Row | None:
 
 def rows(conn: Conn, query: str, *args: Any) -> list[Row]:
     return conn.execute(query, args).fetchall()
+
+
+def finite(value: float | None) -> float | None:
+    """As JSON takes it: a mean that SQLite added up past the largest number is that number."""
+    return None if value is None else max(-sys.float_info.max, min(sys.float_info.max, value))
