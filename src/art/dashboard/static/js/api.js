@@ -76,7 +76,8 @@ async function failure(response) {
   try {
     const body = await response.json();
     told = body.error ?? {};
-  } catch {
+  } catch (error) {
+    if (error.name === "AbortError") throw error; // nobody waits for it any more
     told = { message: `the server answered ${response.status} ${response.statusText}` };
   }
   return new ApiError(response.status, told);
