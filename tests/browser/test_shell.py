@@ -187,6 +187,20 @@ def test_without_a_key_the_page_asks_for_one_and_takes_it(open_page: Any, site: 
     assert address(page) == "#/models", "it goes on where it was"
 
 
+def test_one_key_alone_leads_nowhere_however_early_it_comes(open_page: Any) -> None:
+    page = open_page(_RUN)
+    # The page's clock begins with the page; here it has hardly begun.
+    page.add_init_script("performance.now = () => 5")
+    page.reload()
+    settled(page)
+    page.keyboard.press("t")
+    settled(page)
+    assert address(page) == f"#{_RUN}"
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    page.wait_for_function(f"location.hash.startsWith('#{_RUN}/steps')")
+
+
 def test_the_address_loses_the_key_at_once(open_page: Any, site: Site) -> None:
     page = open_page(f"{_RUN}/steps")
     assert address(page) == f"#{_RUN}/steps"

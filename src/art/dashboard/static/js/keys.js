@@ -32,6 +32,8 @@ export const KEYS = [
 const ANYWHERE = { r: "runs", m: "models", c: "compare", s: "server" };
 const OF_RUN = { o: "run", t: "steps", g: "groups", l: "rollouts", n: "scenarios", x: "extremes", p: "try" };
 const CHORD_MS = 1500;
+/** When g was last pressed, if it was not. The clock begins with the page, so that 0 is a moment ago in its first second. */
+const NEVER = -Infinity;
 
 function visible(selector) {
   const modal = document.querySelector("dialog[open]");
@@ -75,10 +77,10 @@ function travel(key) {
 
 /** Starts listening; `help` and `theme` are called for ? and d. Returns what ends it. */
 export function bind({ help, theme }) {
-  let chord = 0;
+  let chord = NEVER;
   const act = (event) => {
     const chorded = performance.now() - chord < CHORD_MS;
-    chord = 0;
+    chord = NEVER;
     if (chorded && travel(event.key)) return true;
     switch (event.key) {
       case "g":
