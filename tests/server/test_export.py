@@ -108,7 +108,6 @@ def test_tokens_are_those_on_the_disk_to_the_last_bit(seeded: ArtServer, whole: 
 def test_parquet_says_the_same(
     seeded: ArtServer, run_of: tuple[str, str], whole: Records, tmp_path: Path
 ) -> None:
-    pytest.importorskip("pyarrow")
     found = exported(seeded, run_of, tmp_path / "run.parquet")
     assert [repr(record) for record in found] == [repr(record) for record in whole]
 

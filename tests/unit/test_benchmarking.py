@@ -17,8 +17,6 @@ from art.utils.benchmarking.load_trajectories import load_trajectories
 from art.utils.benchmarking.types import BenchmarkModelKey
 from art.utils.trajectory_logging import write_trajectory_groups_parquet
 
-pytest.importorskip("polars")
-
 
 def group(*rewards: float) -> art.TrajectoryGroup:
     members = [

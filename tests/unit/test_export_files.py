@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -137,7 +139,6 @@ def test_groups_come_back_from_jsonl_as_they_were(groups: list[art.TrajectoryGro
 
 
 def test_the_columns_are_those_that_other_programs_read(tmp_path: Path) -> None:
-    pq = pytest.importorskip("pyarrow.parquet")
     trajectory = art.Trajectory(
         messages_and_choices=[{"role": "user", "content": "hi"}, choice("yes", [-0.5])],
         reward=0.25,
@@ -159,8 +160,6 @@ def test_the_columns_are_those_that_other_programs_read(tmp_path: Path) -> None:
 
 
 def test_a_file_of_openpipe_art_is_read(tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
-    pq = pytest.importorskip("pyarrow.parquet")
     message = {
         "role": "assistant",
         "content": "yes",
@@ -299,7 +298,6 @@ def test_records_are_the_same_in_both_formats(tmp_path: Path, records: list[Any]
 
 
 def test_row_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pq = pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr(exports, "MAX_BATCH_RECORDS", 3)
     record = ExportedLog(
         project="p", model="m", split="val", step=0, group=0, index=0, reward=1.0, created_at=0.0

@@ -14,8 +14,6 @@ import art
 from art import plot
 from art.errors import InvalidInput
 
-pytest.importorskip("matplotlib")
-
 ROWS = [
     {"step": step, "train/reward": step / 10, "train/reward_std_dev": 0.1, "val/reward": 0.5, "val/reward_ci_low": 0.25, "val/reward_ci_high": 0.75}
     for step in range(5)
