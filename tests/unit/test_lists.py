@@ -15,6 +15,7 @@ from typing import Any, TypeVar, get_args
 
 import numpy as np
 import pytest
+from readers_kit import asker
 
 from art.config.content import ContentRule
 from art.config.train import TrainConfig
@@ -31,7 +32,6 @@ from art.store import (
     step_lists,
 )
 from art.store.purge import PurgeFilter
-from art.store.readers import Readers
 from art.store.records import CallText, RolloutRow
 from art.store.rollout_lists import Asked
 from art.store.rules import redaction_of
@@ -55,19 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ask(folder: Path) -> Callable[[Callable[[Conn], Any]], Any]:
-    """Ask a query on a connection of the readers."""
-
-    def run(query: Callable[[Conn], T]) -> T:
-        async def main() -> T:
-            readers = Readers(folder / "server" / DATABASE)
-            try:
-                return await readers.read(query)
-            finally:
-                readers.close()
-
-        return asyncio.run(main())
-
-    return run
+    return asker(folder)
 
 
 @pytest.fixture(scope="module")

@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from readers_kit import asker
 
 from art.store import rollout_lists, series
-from art.store.readers import Readers
 from art.store.reward_check import reward_check
 from art.store.rollout_lists import Asked
-from art.store.store import DATABASE
 from art.testing.seeded import Plan, seed
 from art.types.wire_views import RewardCheck
 
 RUN = ("shop", "desk-01")
 
 
-def _asked(folder: Path) -> Callable[[Callable[[Any], Any]], Any]:
-    def run(query: Callable[[Any], Any]) -> Any:
-        async def main() -> Any:
-            readers = Readers(folder / "server" / DATABASE)
-            try:
-                return await readers.read(query)
-            finally:
-                readers.close()
-
-        return asyncio.run(main())
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def cheated(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[[Any], Any]], Any]:
     plan = Plan(runs=1, steps=12, groups=3, group_size=6, reward_bug="length")
-    return _asked(seed(tmp_path_factory.mktemp("cheated") / "art", plan))
+    return asker(seed(tmp_path_factory.mktemp("cheated") / "art", plan))
 
 
 def test_a_reward_that_pays_for_length_is_told(cheated: Any) -> None:
@@ -58,7 +42,7 @@ def test_a_reward_that_pays_for_length_is_told(cheated: Any) -> None:
 
 
 def test_a_reward_for_the_task_is_not(tmp_path: Path) -> None:
-    ask = _asked(seed(tmp_path / "art", Plan(runs=1, steps=12, groups=3, group_size=6)))
+    ask = asker(seed(tmp_path / "art", Plan(runs=1, steps=12, groups=3, group_size=6)))
     found: RewardCheck = ask(lambda conn: reward_check(conn, *RUN))
     assert [warning.kind for warning in found.warnings] == ["same_judge"]
     assert {link.name for link in found.links} >= {"sampled_tokens", "tool_errors", "metrics.right"}
