@@ -201,9 +201,12 @@ def test_saved_views(served: Served) -> None:
 
 
 def test_the_configuration_of_a_run(served: Served) -> None:
+    served.register(
+        "tests", "configured"
+    )  # a job of `alpha`, by whatever test ran before, adds what it trained with
     config = {"config": {"train": {"learning_rate": 1e-4}}, "origin": {"train.learning_rate": "flag"}}
-    assert served.api("PUT", "models/tests/alpha/run-config", config) == config
-    run = served.api("GET", "views/runs/tests/alpha")
+    assert served.api("PUT", "models/tests/configured/run-config", config) == config
+    run = served.api("GET", "views/runs/tests/configured")
     assert (run["config"]["run"], run["config_origin"]) == (config["config"], config["origin"])
     assert served.raw("PUT", "/api/v1/models/tests/nobody/run-config", config).status_code == 404
 

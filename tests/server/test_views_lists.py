@@ -10,17 +10,24 @@ from chat_kit import TOOLS, Served, says
 
 from art.store.pages import cursor_of
 
-RUN = "views/runs/tests/beta"
+MODEL = "tests/listed"
+"""Of these tests alone: what a run says as a whole depends on every rollout and job of its model."""
+RUN = f"views/runs/{MODEL}"
 NEWEST = "rollouts created_at True"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def listed(served: Served) -> None:
+    served.register(*MODEL.split("/"))
 
 
 @pytest.fixture(scope="module")
 def rollout(served: Served) -> str:
     """Two turns with a tool, the second of which is told that it failed; reward and metrics."""
-    opened = served.open("tests/beta", scenario_id="towns/1", group_id="g/1", metadata={"town": "Ypsilanti"})
+    opened = served.open(MODEL, scenario_id="towns/1", group_id="g/1", metadata={"town": "Ypsilanti"})
     name = str(opened["rollout_id"])
     messages: list[dict[str, Any]] = says("weather in Ypsilanti")
-    body = {"model": "tests/beta", "messages": messages, "tools": TOOLS}
+    body = {"model": MODEL, "messages": messages, "tools": TOOLS}
     first = served.raw("POST", f"/r/{name}/v1/chat/completions", body).json()["choices"][0]["message"]
     failed = {"role": "tool", "tool_call_id": first["tool_calls"][0]["id"], "content": "Error: no such town"}
     messages += [{name: first[name] for name in ("role", "content", "tool_calls")}, failed]
