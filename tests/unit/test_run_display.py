@@ -6,7 +6,10 @@ import asyncio
 import io
 import json
 import os
+import pty
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -77,6 +80,51 @@ def test_lines_and_events_go_to_their_places(capsys: pytest.CaptureFixture[str])
     assert said.err == "a line\nfor a person alone\n"
     assert said.out == ""
     assert [json.loads(line)["event"] for line in events.getvalue().splitlines()] == ["note", "step"]
+
+
+BELOW = """
+import time
+from art.rollouts.progress import GatherProgress
+from art.run.display import Display
+from art.run.progress import Progress
+from art.types.wire import JobEvent
+from art.utils.console import TrainLine, say
+
+def spin(job):
+    with TrainLine("p/m", verbose=False) as line, GatherProgress(f"bar of {job}") as bar:
+        bar.expect(1)
+        line.show(JobEvent(id=1, time=0.0, type="progress", data={"phase": f"phase of {job}", "done": 1, "total": 2}))
+        time.sleep(0.7)  # several drawings
+
+with Display(Progress(name="p/m", steps=2, groups=1, group_size=1)):
+    say("a line above the panel")
+    spin("the run")
+spin("a program")
+"""
+
+
+def test_below_a_panel_nobody_else_draws() -> None:
+    outer, inner = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    with subprocess.Popen([sys.executable, "-c", BELOW], stderr=inner, env=environment) as process:
+        os.close(inner)
+        written = b""
+        while part := read_of(outer):
+            written += part
+        assert process.wait(60) == 0
+    os.close(outer)
+    said = written.decode()
+    assert "art run p/m" in said
+    assert "a line above the panel" in said
+    assert "of the run" not in said
+    assert "bar of a program" in said or "phase of a program" in said  # the panel has let go of the terminal
+
+
+def read_of(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # its other end is closed
+        return b""
 
 
 @pytest.mark.parametrize(

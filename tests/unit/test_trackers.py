@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import json
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ import art
 from art.config.trackers import chosen
 from art.errors import ConfigError, FixedValue, InfraError
 from art.integrations import worker
-from art.integrations.registry import make, require
+from art.integrations.registry import CLASSES, make, ready, require
 from art.integrations.reporter import Reporter
 from art.integrations.tracker import Tracker
 from art.integrations.tracking import DROPS
@@ -242,6 +244,48 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(monkeypatch: py
     monkeypatch.setattr("art.integrations.registry.installed", lambda package: False)
     with pytest.raises(ConfigError, match=r"no mlflow(.|\n)*agent-reinforcement-trainer\[mlflow\]"):
         make("mlflow")
+
+
+def test_a_folder_that_is_called_like_a_package_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "nowhere_else"  # as `wandb` and `tensorboard` leave theirs beside a program
+    folder.mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(CLASSES, "mlflow", (*CLASSES["mlflow"][:2], "nowhere_else"))
+    with pytest.raises(ConfigError, match=r"there is no nowhere_else; .*/nowhere_else is a folder"):
+        make("mlflow")
+    (folder / "__init__.py").touch()
+    importlib.invalidate_caches()
+    assert make("mlflow").about.name == "mlflow"
+
+
+def test_a_run_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    (tmp_path / "mlflow").mkdir()
+    (tmp_path / "play.py").write_text("def run(scenario):\n    return 1.0\n")
+    (tmp_path / "scenarios.jsonl").write_text('"one"\n')
+    (tmp_path / "run.toml").write_text(
+        '[model]\nproject = "p"\nname = "m"\nbase_model = "nothing"\n'
+        '[run]\nagent = "play:run"\nscenarios = "scenarios.jsonl"\nsteps = 1\n'
+    )
+    for tracker, hint in (
+        ("absent:Tracker", "cannot be imported"),
+        ("mlflow", "pip install 'agent-reinforcement-trainer[mlflow]'"),
+    ):
+        asked = ["--set", f"run.trackers={tracker}", "--path", str(tmp_path / "server")]
+        command = [sys.executable, "-m", "art.cli", "run", *asked]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1, done.stderr
+        assert done.stderr.startswith(f"error: the tracker {tracker}")
+        assert hint in done.stderr
+        assert not (tmp_path / "server").exists()
+
+
+def test_a_run_is_refused_where_a_tracker_lacks_its_key() -> None:
+    keyless = NotingTracker(lacks=ConfigError("it has no key", hint="give one"))
+    with pytest.raises(ConfigError, match="it has no key"):
+        ready([NotingTracker("another"), keyless])
+    assert [one.about.name for one in require([keyless])] == ["noting"]  # what can be told of it is told
 
 
 def test_an_import_path_makes_a_tracker_with_its_options() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, Group
@@ -13,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from art.evals.intervals import Mean
+from art.utils.console import whole_terminal
 
 if TYPE_CHECKING:
     from art.backends.results import TrainResult
@@ -41,6 +43,7 @@ class Display:
         self._live = (
             Live(self, console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         )
+        self._drawn = ExitStack()
         self._done = 0
         self._reward = 0.0
         self._started = time.monotonic()
@@ -51,12 +54,12 @@ class Display:
 
     def __enter__(self) -> Self:
         if self._live is not None:
-            self._live.start()
+            self._drawn.enter_context(whole_terminal())
+            self._drawn.enter_context(self._live)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._drawn.close()
 
     def say(self, line: str) -> None:
         """A line that stays."""

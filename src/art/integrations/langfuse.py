@@ -54,22 +54,29 @@ class LangfuseTracker:
             name="langfuse",
             place=place,
             leaves=away,
+            lacks=self._lacks,
             figures=False,
             rollouts=True,
             content=self._options.content,
+        )
+
+    @property
+    def _lacks(self) -> ConfigError | None:
+        if all(_keys()):
+            return None
+        return ConfigError(
+            "Langfuse has no keys",
+            cause="LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY are not both set",
+            hint="they are in the project's settings there",
         )
 
     def start(self, run: RunInfo) -> None:
         """Make the clients; nothing is sent yet. ConfigError without keys."""
         from langfuse.api import LangfuseAPI
 
-        public, secret = (os.environ.get(f"LANGFUSE_{name}_KEY", "") for name in ("PUBLIC", "SECRET"))
-        if not (public and secret):
-            raise ConfigError(
-                "Langfuse has no keys",
-                cause="LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY are not both set",
-                hint="they are in the project's settings there",
-            )
+        public, secret = _keys()
+        if (lacking := self._lacks) is not None:
+            raise lacking
         self._run = run
         self._api = LangfuseAPI(
             base_url=self._base_url,
@@ -152,3 +159,8 @@ class LangfuseTracker:
     def close(self, seconds: float) -> None:
         """Nothing is queued."""
         self._spans.close()
+
+
+def _keys() -> tuple[str, str]:
+    """Public and secret key; empty where there is none."""
+    return os.environ.get("LANGFUSE_PUBLIC_KEY", ""), os.environ.get("LANGFUSE_SECRET_KEY", "")

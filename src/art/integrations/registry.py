@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any, TypeAlias
@@ -95,9 +96,11 @@ def _brought(name: str, options: Mapping[str, Any]) -> Tracker:
             f"the tracker {name} cannot be used with these options", cause="; ".join(problems)
         ) from error
     if package and not installed(package):
+        folder = _folder(package)
         raise ConfigError(
             f"the tracker {name} needs a package that is not installed",
-            cause=f"there is no {package}",
+            cause=f"there is no {package}"
+            + (f"; {folder} is a folder that is called the same" if folder else ""),
             hint=f"pip install '{DISTRIBUTION}[{name}]'",
         )
     made: Tracker = getattr(import_module(module), class_name)(checked)
@@ -113,11 +116,27 @@ def _near(name: str, fault: Mapping[str, Any]) -> str:
 
 
 def installed(package: str) -> bool:
-    """Whether it can be imported; importing it here would take seconds."""
+    """Whether it can be imported; importing it here would take seconds.
+
+    A folder without an `__init__.py` could be imported too, and is not it: trackers' own files often lie in one that is
+    called as the package is, beside the program.
+    """
+    spec = _spec(package)
+    return spec is not None and spec.origin is not None
+
+
+def _folder(package: str) -> str:
+    """The folder that only looks like it; empty where there is none."""
+    spec = _spec(package)
+    found = [] if spec is None else list(spec.submodule_search_locations or ())
+    return found[0] if found else ""
+
+
+def _spec(package: str) -> ModuleSpec | None:
     try:
-        return find_spec(package) is not None
+        return find_spec(package)
     except ModuleNotFoundError:  # of a package above it
-        return False
+        return None
 
 
 def _found(name: str) -> Callable[..., Any]:
@@ -147,3 +166,12 @@ def require(asked: Iterable[Asked]) -> list[Tracker]:
     for item in asked:
         chosen.setdefault(name_of(item), item)
     return [make(item) for item in chosen.values()]
+
+
+def ready(asked: Iterable[Asked]) -> list[Tracker]:
+    """Likewise, for a run that is about to begin: ConfigError also where a tracker lacks what it cannot begin without."""
+    trackers = require(asked)
+    for tracker in trackers:
+        if (lacking := tracker.about.lacks) is not None:
+            raise lacking
+    return trackers

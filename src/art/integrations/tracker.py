@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from art.errors import ConfigError
     from art.integrations.seen import RolloutBatch
 
 
@@ -26,6 +27,8 @@ class About:
     """Whether it takes rollouts; one that does not is never given any."""
     content: bool = False
     """Whether its rollouts hold what was said. Without it they hold names, counts, times and rewards."""
+    lacks: ConfigError | None = None
+    """What `start` would raise as things are: a key that is nowhere. None where it can begin, or nobody knows before."""
     checkpoints: bool = False
     """Whether it uploads checkpoints; one that does not is told of none."""
 

@@ -48,7 +48,23 @@ class WandbTracker:
         """W&B's server, or the folder of an offline run."""
         place = "its offline files" if self._offline else host_of(self._address)
         away = not self._offline and not is_loopback(place)
-        return About(name="wandb", place=place, leaves=away, checkpoints=self._options.checkpoints)
+        return About(
+            name="wandb",
+            place=place,
+            leaves=away,
+            lacks=self._lacks,
+            checkpoints=self._options.checkpoints,
+        )
+
+    @property
+    def _lacks(self) -> ConfigError | None:
+        if self._offline or _has_key(self._address):
+            return None
+        return ConfigError(
+            "W&B has no key",
+            cause="neither WANDB_API_KEY is set nor was `wandb login` run",
+            hint='set WANDB_API_KEY, or mode="offline" for files alone',
+        )
 
     def start(self, run: RunInfo) -> None:
         """Begin the W&B run, or go on with it: its id is the model's name. ConfigError without a key."""
@@ -58,12 +74,8 @@ class WandbTracker:
         import wandb
 
         self._run = run
-        if not self._offline and not _has_key(self._address):
-            raise ConfigError(
-                "W&B has no key",
-                cause="neither WANDB_API_KEY is set nor was `wandb login` run",
-                hint='set WANDB_API_KEY, or mode="offline" for files alone',
-            )
+        if (lacking := self._lacks) is not None:
+            raise lacking
         options = self._options
         run.folder.mkdir(parents=True, exist_ok=True)
         folder = options.dir or (None if os.environ.get("WANDB_DIR") else run.folder)

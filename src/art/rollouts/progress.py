@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from art.trajectories import Trajectory
-from art.utils.console import console
+from art.utils.console import bars_wanted, console
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -28,7 +28,7 @@ class GatherProgress:
         self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
-        if self._description is None or not console().is_terminal:
+        if self._description is None or not bars_wanted():
             return self
         from rich.errors import LiveError
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

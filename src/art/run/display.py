@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from art.run.progress import Progress
-from art.utils.console import console, say
+from art.utils.console import console, say, whole_terminal
 
 if TYPE_CHECKING:
-    from rich.live import Live
     from rich.panel import Panel
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -21,29 +21,29 @@ PER_SECOND = 4
 
 
 class Display:
-    """Shows one run. A context manager; lines that stay appear above the panel."""
+    """Shows one run. A context manager; lines that stay appear above the panel, and it is all that is drawn meanwhile."""
 
     def __init__(self, progress: Progress, *, events: IO[str] | None = None) -> None:
         """`events`: where JSON lines go, one for each thing that happened."""
         self._progress = progress
         self._events = events
-        self._live: Live | None = None
+        self._drawn = ExitStack()
 
     def __enter__(self) -> Self:
         if console().is_terminal:
             from rich.live import Live
 
-            self._live = Live(
+            live = Live(
                 get_renderable=self.panel, console=console(), refresh_per_second=PER_SECOND, transient=True
             )
-            self._live.start()
+            self._drawn.enter_context(whole_terminal())
+            self._drawn.enter_context(live)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._drawn.close()
 
     def say(self, line: str, **event: Any) -> None:
         """A line that stays; "" shows nothing. `event`, with its kind under `event`, is the same as JSON."""

@@ -86,9 +86,9 @@ def _trackers(loaded: Loaded) -> list[dict[str, Any]]:
     """Those that are asked for, once it is known that they can be had."""
     trackers = chosen(loaded.run.trackers, loaded.run.tracker)
     if trackers:
-        from art.integrations.registry import require
+        from art.integrations.registry import ready
 
-        require(trackers)
+        ready(trackers)
     return trackers
 
 

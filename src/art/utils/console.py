@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -28,6 +29,25 @@ def say(line: str, *, style: str | None = None) -> None:
     """One line, whole: a terminal folds it by itself, and a log file gets it unbroken. "" shows nothing."""
     if line:
         console().print(clean(line, lines=True), style=style, markup=False, soft_wrap=True)
+
+
+_whole = threading.Event()
+"""Set while a panel has the terminal to itself."""
+
+
+@contextmanager
+def whole_terminal() -> Iterator[None]:
+    """For a panel that tells all that goes on: meanwhile nobody draws a bar or a spinner below it. Lines are said as ever."""
+    _whole.set()
+    try:
+        yield
+    finally:
+        _whole.clear()
+
+
+def bars_wanted() -> bool:
+    """Whether a bar or a spinner has a place: a terminal, and no panel that says the same already."""
+    return console().is_terminal and not _whole.is_set()
 
 
 class Notices:
@@ -58,7 +78,7 @@ class TrainLine:
     def __enter__(self) -> Self:
         from rich.errors import LiveError
 
-        if console().is_terminal:
+        if bars_wanted():
             self._status = console().status(f"{self._model}: training")
             try:
                 self._status.start()

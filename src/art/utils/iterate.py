@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from art.errors import InvalidInput
-from art.utils.console import console
+from art.utils.console import bars_wanted, console
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ def iterate_dataset(
     if groups_per_step < 1:
         raise InvalidInput(f"groups_per_step is {groups_per_step}", hint="give at least 1")
     steps = _steps(dataset, groups_per_step, num_epochs, initial_step, seed)
-    if not use_tqdm or not console().is_terminal:
+    if not use_tqdm or not bars_wanted():
         return steps
     from rich.progress import track
 

@@ -18,7 +18,7 @@ from art.config.optimizer import Schedule
 from art.config.sft import TrainSFTConfig, resolve_batch_size
 from art.errors import ConfigError, InvalidInput, NotFound
 from art.trajectories import Trajectory
-from art.utils.console import console
+from art.utils.console import bars_wanted, console
 
 if TYPE_CHECKING:
     from art.backends.results import TrainResult
@@ -125,7 +125,7 @@ def create_sft_dataset_iterator(
                     yield SFTChunk([items[n] for n in chosen], config, step, epoch, epoch_step)
                 step += 1
 
-    if not show_progress or not console().is_terminal:
+    if not show_progress or not bars_wanted():
         return chunks()
     from rich.progress import track
 
