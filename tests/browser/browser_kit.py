@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
+import sys
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +43,20 @@ class Site:
 
     def run_path(self, run: tuple[str, str] = RUN) -> str:
         return f"views/runs/{run[0]}/{run[1]}"
+
+
+@contextlib.contextmanager
+def viewer(folder: Path) -> Iterator[tuple[str, str]]:
+    """`art ui` over a folder that no server runs on: its address and its key."""
+    command = [sys.executable, "-m", "art.cli.main", "ui", str(folder), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address, _, key = json.loads(process.stdout.readline())["url"].partition("/#key=")
+        yield address, key
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
 
 
 @dataclass

@@ -3,16 +3,13 @@ its console says, fails the test that opened it."""
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from browser_kit import WIDE, Site, Watched, settled
+from browser_kit import WIDE, Site, Watched, settled, viewer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -115,12 +112,5 @@ def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, s
     from art.testing.seeded import Plan, seed
 
     folder = seed(tmp_path_factory.mktemp("ended") / "runs", Plan(runs=1, steps=4, group_size=4))
-    command = [sys.executable, "-m", "art.cli.main", "ui", str(folder), "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        address, _, key = json.loads(process.stdout.readline())["url"].partition("/#key=")
-        yield address, key
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
+    with viewer(folder) as found:
+        yield found

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-from browser_kit import NARROW, RUN, Site, settled
+from browser_kit import NARROW, RUN, Site, settled, viewer
+
+from art.testing.seeded import Plan, seed
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -139,6 +142,27 @@ def test_next_goes_along_the_list_that_a_rollout_was_opened_from(open_page: Any,
     page.wait_for_selector("a[data-prev]")
     page.keyboard.press("[")
     page.wait_for_function("(id) => location.hash.includes(id)", arg=listed[1]["rollout_id"])
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A run with more than a thousand rollouts."""
+    plan = Plan(runs=1, steps=1, groups=24, group_size=44, turns=1, traces=False, evaluate_every=0)
+    with viewer(seed(tmp_path_factory.mktemp("many") / "runs", plan)) as (address, key):
+        yield Site(address, key)
+
+
+def test_next_goes_on_behind_the_first_thousand(many: Site, open_page: Any) -> None:
+    oldest = many.view(f"{RUN_VIEW}/rollouts?limit=21&order=asc")
+    assert oldest["total"] > 1000
+    here, following = (oldest["rollouts"][place]["rollout_id"] for place in (20, 19))
+    where = f"{RUN_AT}/rollouts/{quote(here, safe='')}?in={quote('sort=created_at')}"
+    page = open_page(where, base=many.url, key=many.key)
+    page.wait_for_selector("a[data-next]")
+    page.get_by_text(f"{oldest['total'] - 20} of {oldest['total']}").wait_for()
+    page.keyboard.press("]")
+    page.wait_for_function("(id) => location.hash.includes(id)", arg=following)
+    settled(page)
 
 
 def test_views_are_saved_for_everybody(open_page: Any, site: Site) -> None:

@@ -11,6 +11,8 @@ from urllib.parse import quote
 import pytest
 from browser_kit import NARROW, RUN, WIDE, Site, contrast, overhang, problems, settled, shot, show
 
+from art.types.scenario_names import digest
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
@@ -380,7 +382,8 @@ def test_what_an_agent_says_is_text_and_nothing_else(open_page: Any, site: Site)
     site.ask("POST", f"rollouts/{opened['rollout_id']}/finish", {})
     page = open_page(f"{RUN_AT}/rollouts/{opened['rollout_id']}")
     message = page.locator(".transcript .message.role-user").first
-    assert HOSTILE in message.locator(".text-part").evaluate("(part) => part.textContent")
+    visible = HOSTILE.replace("\u202e", "\\u202e").replace("\u200b", "\\u200b")
+    assert visible in message.locator(".text-part").evaluate("(part) => part.textContent")
     assert page.locator(".transcript img, .transcript script").count() == 0
     assert not page.title().startswith(("1", "2"))
     message.get_by_text("unseen characters").wait_for()
@@ -388,6 +391,48 @@ def test_what_an_agent_says_is_text_and_nothing_else(open_page: Any, site: Site)
     assert "‹U+202E›evil‹U+200B›" in message.locator(".text-part").evaluate("(part) => part.textContent")
     show(page, f"{RUN_AT}/scenarios/{quote('hostile/<b>one</b>', safe='')}")
     page.get_by_role("heading", name="Scenario hostile/<b>one</b>").wait_for()
+
+
+STRANGE = "a/b c%\u202ed"
+
+
+def test_strange_names_lead_somewhere_and_hide_nothing(open_page: Any, site: Site) -> None:
+    """A group whose id has a slash, scenarios without an id of their own, and texts that turn around what follows them."""
+    asked = "Where is \u202eparcel\u2066 \x9b17?"
+    identity = digest(asked)
+    for member in range(2):
+        named = {"scenario_id": identity, "group_id": STRANGE, "member": member}
+        opened = site.ask("POST", "rollouts", {"model": "/".join(RUN), **named})
+        chat(site, opened, asked)
+        site.ask("POST", f"rollouts/{opened['rollout_id']}/finish", {})
+    told = site.view(f"{RUN_VIEW}/groups/{quote(STRANGE, safe='')}")
+    assert (told["group"]["group_id"], len(told["members"])) == (STRANGE, 2)
+    assert site.view(f"{RUN_VIEW}/groups/{quote(STRANGE)}") == told  # a slash as it is
+
+    visible = r"Where is \u202eparcel\u2066 \x9b17?"
+    page = open_page(f"{RUN_AT}/groups?scenario={identity}")
+    row = page.get_by_test_id("groups-table").locator("tbody tr").first
+    assert row.locator(".scenario-cell").inner_text() == visible
+    assert row.locator(".preview").get_attribute("title") == visible
+    row.locator("a.row-link").click()
+    page.get_by_test_id("group-columns").wait_for()
+    assert f"groups/{quote(STRANGE, safe='')}" in page.evaluate("location.hash")
+    link = page.locator(".facts a", has_text=visible)
+    assert identity in (link.get_attribute("href") or "")
+    link.click()
+    page.get_by_role("heading", name=f"Scenario {visible}").wait_for()
+    settled(page)
+    assert visible in page.locator("[data-testid=side-after] .role-user .text-part").first.inner_text()
+    raw = "() => /[\\p{Cf}\\x80-\\x9f]/u.test(document.body.innerText.replaceAll('\\u200d', ''))"
+    for view in (
+        "rollouts",
+        "groups",
+        "scenarios",
+        f"scenarios/{identity}",
+        f"groups/{quote(STRANGE, safe='')}",
+    ):
+        show(page, f"{RUN_AT}/{view}")
+        assert not page.evaluate(raw), view
 
 
 def test_a_rollout_that_runs_is_seen_to_grow(open_page: Any, site: Site) -> None:

@@ -16,8 +16,10 @@ from jsonschema import Draft202012Validator
 
 from art.cli import _schemas, _views
 from art.cli.main import EXIT_ERROR, EXIT_USAGE, run
+from art.rollouts.fit import scenario_id
 from art.testing.seeded import Plan, seed
 from art.testing.server import ArtServer
+from art.types.metrics import SECTIONS
 
 PLAN = Plan(runs=2, steps=6, groups=3, group_size=4, scenarios=6, evaluate_every=3)
 SCHEMAS = {
@@ -162,6 +164,18 @@ def test_a_run_and_a_step(art: Art, runs: list[str]) -> None:
     assert "trained" in shown
     for figure in told["figures"]:
         assert figure["name"] in shown
+    lines = art("show", runs[0])
+    titles = [line for line in lines if line in SECTIONS.values()]
+    assert titles[:2] == ["Training", "Evaluation"]
+    assert titles == [title for title in SECTIONS.values() if title in titles]
+    figures = {line.split()[0]: line for line in lines if line.startswith("  ") and "/" in line.split()[0]}
+    assert " tokens " in figures["data/step_trained_tokens"]
+    assert " s " in figures["time/step_trainer_s"]
+    assert " nats " in figures["parity/mean"]
+    places = {name: place for place, name in enumerate(figures)}
+    assert (
+        places["train/reward"] < places["train/reward_std_dev"] < places["loss/train"] < places["parity/mean"]
+    )
     step = told["run"]["step"]
     assert art("show", f"{runs[0]}@{step}", "--json")["checkpoint"]["step"] == step
     assert f"{runs[0]}@{step}" in art("show", f"{runs[0]}@{step}")[0]
@@ -198,7 +212,37 @@ def test_a_group_and_a_scenario(art: Art, runs: list[str]) -> None:
     assert len(art("show", runs[0], "--scenario", group["scenario_id"])) > 2
 
 
+def test_a_scenario_without_an_id_is_called_by_what_it_asks(
+    art: Art, server: ArtServer, runs: list[str]
+) -> None:
+    asked = "Say yes, and nothing else, when the parcel\u202e that is asked for has left the warehouse"
+    label = "Say yes, and nothing else, when the parcel\\u202e that is asked f…"
+    identity = scenario_id(asked)
+    rollout_id = roll_out(server, runs[1], 1.0, asked=asked, scenario_id=identity, group_id="of/a text")
+    listed = art("ls", "rollouts", runs[1], "--scenario", identity, "--json")["rollouts"]
+    assert [(one["rollout_id"], one["scenario_id"]) for one in listed] == [(rollout_id, identity)]
+    assert label in art("ls", "rollouts", runs[1], "--scenario", identity)[1]
+    assert label in art("ls", "groups", runs[1], "--scenario", identity)[1]
+    for words in ([rollout_id], [runs[1], "--group", "of/a text"], [runs[1], "--scenario", identity]):
+        assert f"scenario “{label}” ({identity})" in "\n".join(art("show", *words))
+    named = roll_out(server, runs[1], 1.0, asked=asked, scenario_id="parcel-1")
+    assert "scenario parcel-1" in "\n".join(art("show", named))
+
+
 # -- two things
+
+
+def test_what_to_compare_is_said_by_names_that_are_there(
+    art: Art, runs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = art("compare", f"{runs[1]}@2", status=EXIT_USAGE)
+    assert f"art compare {runs[1]}@2 {runs[0]}" in told
+    assert f"it was given {runs[1]}@2 alone" in told
+    said = art("compare", status=EXIT_USAGE)
+    assert all(run in said for run in runs)
+    monkeypatch.delenv("ART_URL")
+    told = art("compare", "what", "--path", str(tmp_path), status=EXIT_USAGE)
+    assert "art compare shop/agent@4 shop/agent@12" in told
 
 
 def test_two_steps_side_by_side(art: Art, runs: list[str]) -> None:
@@ -308,8 +352,8 @@ def test_what_happens_is_shown_as_it_happens(server: ArtServer, runs: list[str])
         tail.process.wait()
 
 
-def roll_out(server: ArtServer, model: str, reward: float) -> str:
-    """A rollout with a reward and without a call."""
+def roll_out(server: ArtServer, model: str, reward: float, *, asked: str = "", **named: str) -> str:
+    """A rollout with a reward, and with one call when something is asked."""
     headers = {"Authorization": f"Bearer {server.admin_key}"}
 
     def post(route: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -319,7 +363,16 @@ def roll_out(server: ArtServer, model: str, reward: float) -> str:
         assert answer.is_success, answer.text
         return dict(answer.json())
 
-    rollout_id = str(post("", {"model": model})["rollout_id"])
+    opened = post("", {"model": model, **named})
+    rollout_id = str(opened["rollout_id"])
+    if asked:
+        answer = httpx2.post(
+            f"{server.url}/r/{rollout_id}/v1/chat/completions",
+            json={"model": model.partition("/")[2], "messages": [{"role": "user", "content": asked}]},
+            headers={"Authorization": f"Bearer {opened['api_key']}"},
+            timeout=SECONDS,
+        )
+        assert answer.is_success, answer.text
     post(f"/{rollout_id}/reward", {"reward": reward})
     post(f"/{rollout_id}/finish", {"status": "finished"})
     return rollout_id

@@ -96,7 +96,7 @@ def groups(found: GroupList) -> tuple[list[Column], Rows]:
         (
             group.group_id,
             str(group.step),
-            group.scenario_id or MISSING,
+            group.scenario_label or group.scenario_id or MISSING,
             str(group.size),
             reward(group.reward_mean),
             f"{reward(group.reward_min)} to {reward(group.reward_max)}",
@@ -122,7 +122,7 @@ def rollouts(found: RolloutList) -> tuple[list[Column], Rows]:
             f"{one.tool_calls}" + (f" ({one.tool_errors} failed)" if one.tool_errors else ""),
             span(one.seconds),
             one.flag or "",
-            one.scenario_id or "",
+            one.scenario_label or one.scenario_id or "",
             one.reason or one.preview,
         )
         for one in found.rollouts

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 from art.cli._lists import columns
 from art.cli._output import ShownStep
 from art.cli._text import MISSING, counts, moment, number, reward, short, span, spark, styled, table
-from art.cli._trajectory import said
+from art.cli._trajectory import said, scenario_name
+from art.types.metrics import by_section, info
 from art.types.wire_views import Divergence, GroupDetail, Member, RunDetail, ScenarioDetail
 from art.utils.visible import clean
+
+PUBLISHED = "checkpoint/created_at_unix"
+"""The one figure whose seconds are a moment."""
 
 
 def run(told: RunDetail, *, full: bool) -> list[str]:
@@ -30,17 +35,16 @@ def run(told: RunDetail, *, full: bool) -> list[str]:
         out.append(f"  cost {line.cost_usd:.2f} USD")
     out += [f"  note: {clean(note)}" for note in told.notes]
     if told.figures:
-        rows = [
-            (
-                one.name,
-                number(one.last),
+        rows = {
+            one.name: (
+                figure(one.name, one.last),
                 str(one.last_step),
                 str(one.count),
                 one.state if one.state != "ok" else "",
             )
             for one in told.figures
-        ]
-        out += ["", *table(columns("figure last> step> steps> state"), rows)]
+        }
+        out += ["", *_by_section("last> step> steps> state", rows)]
     if told.config:
         out += [
             "",
@@ -116,8 +120,33 @@ def step(told: ShownStep) -> list[str]:
         f"  reward {reward(line.reward)}, spread {reward(line.reward_std_dev)}",
         *[styled(f"  warning: {clean(name)}", fg="yellow") for name in line.warnings],
     ]
-    rows = [(name, number(value)) for name, value in sorted(line.metrics.items())]
-    return [*out, "", *table(columns("figure value>"), rows)] if rows else out
+    rows = {name: (figure(name, value),) for name, value in line.metrics.items()}
+    return [*out, "", *_by_section("value>", rows)] if rows else out
+
+
+def figure(name: str, value: float | None) -> str:
+    """A metric with its unit: `12.5 %`, `3.4 s`, `1,024 tokens`; a reward has none."""
+    known = info(name)
+    unit = known.unit if known is not None else ""
+    if value is None or not math.isfinite(value) or not unit:
+        return number(value)
+    if name == PUBLISHED:
+        return moment(value)
+    if unit == "1":
+        return f"{number(100 * value)} %"
+    return span(value) if unit == "s" else f"{number(value)} {unit}"
+
+
+def _by_section(words: str, rows: Mapping[str, Sequence[str]]) -> list[str]:
+    """A table of figures by name, each section under its title."""
+    sections = by_section(rows)
+    ordered = [name for names in sections.values() for name in names]
+    head, *lines = table(columns(f"figure {words}"), [(f"  {name}", *rows[name]) for name in ordered])
+    out = [head]
+    for title, names in sections.items():
+        out += [styled(clean(title), bold=True), *lines[: len(names)]]
+        lines = lines[len(names) :]
+    return out
 
 
 def group(told: GroupDetail, *, full: bool) -> list[str]:
@@ -129,7 +158,7 @@ def group(told: GroupDetail, *, full: bool) -> list[str]:
         f" spread {reward(line.reward_std_dev)}",
     ]
     if line.scenario_id:
-        out.insert(1, f"  scenario {clean(line.scenario_id)}")
+        out.insert(1, f"  scenario {scenario_name(line)}")
     rows = [
         (
             one.rollout.rollout_id,
@@ -176,5 +205,5 @@ def scenario(told: ScenarioDetail) -> list[str]:
         )
         for one in told.steps
     ]
-    title = styled(f"scenario {clean(told.scenario_id)}", bold=True)
+    title = styled(f"scenario {scenario_name(told)}", bold=True)
     return [title, "", *table(columns("step> purpose runs> reward> rewards~ first"), rows)]

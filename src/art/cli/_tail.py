@@ -14,7 +14,7 @@ import typer
 
 from art.cli._output import TailLine
 from art.cli._text import coloured, reward, span, styled
-from art.cli._trajectory import many
+from art.cli._trajectory import many, scenario_name
 from art.cli._views import VIEWS, Views, run_path
 from art.errors import InfraError, NotFound, ServerUnreachable
 from art.types.policy import RolloutStatus
@@ -227,7 +227,7 @@ def _end(line: RolloutLine) -> float:
 
 def _rollout_line(line: RolloutLine) -> TailLine:
     worth = "no reward" if line.reward is None else f"reward {reward(line.reward)}"
-    scenario = f"  {clean(line.scenario_id)}" if line.scenario_id else ""
+    scenario = f"  {scenario_name(line)}" if line.scenario_id else ""
     failed = f"  {many(line.tool_errors, 'tool error')}" if line.tool_errors else ""
     more = clean(line.reason or line.preview)
     text = (

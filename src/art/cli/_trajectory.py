@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from art.cli._text import coloured, is_terminal, moment, number, reward, span, styled
-from art.types.wire_views import CallChoice, CallNode, Message, RolloutLine, TrajectoryDetail
+from art.types.wire_views import (
+    CallChoice,
+    CallNode,
+    GroupLine,
+    Message,
+    RolloutLine,
+    ScenarioDetail,
+    TrajectoryDetail,
+)
 from art.utils.visible import clean
 
 MANY_LINES = 24
@@ -50,9 +58,15 @@ def head(rollout: RolloutLine) -> list[str]:
         f"  {moment(rollout.created_at)}{took}; {many(rollout.calls, 'call')}, {rollout.sampled_tokens:,} tokens"
         f" sampled, longest prompt {rollout.prompt_tokens:,}{tools}{failed}"
     )
-    place = [f"scenario {clean(rollout.scenario_id)}"] if rollout.scenario_id else []
+    place = [f"scenario {scenario_name(rollout)}"] if rollout.scenario_id else []
     place += [f"group {clean(rollout.group_id)}, member {rollout.member}"] if rollout.group_id else []
     return [*out, *([f"  {'; '.join(place)}"] if place else [])]
+
+
+def scenario_name(told: RolloutLine | GroupLine | ScenarioDetail) -> str:
+    """Its id; before one that is a digest, what it asks."""
+    identity = clean(told.scenario_id or "")
+    return f"“{clean(told.scenario_label)}” ({identity})" if told.scenario_label else identity
 
 
 def _call(call: CallNode, *, full: bool) -> list[str]:

@@ -18,22 +18,28 @@ from art.cli._text import number, styled, table
 from art.cli._usage import WrongUsage
 from art.cli._views import Views, read, run_path
 from art.cli.show import train_call
-from art.errors import InvalidInput, NotFound
+from art.errors import ArtError, InvalidInput, NotFound
 from art.evals.comparison import Comparison
 from art.evals.comparison import compare as compare_paired
 from art.evals.result import EvalResult, EvalRun, ScenarioRuns
+from art.types.metrics import in_order
 from art.types.wire import CheckpointList
-from art.types.wire_views import MetricInfo, MetricList, RolloutList, RunDetail
+from art.types.wire_views import MetricInfo, MetricList, RolloutList, RunDetail, RunList
 
 JSON = "art.cli._output:RunComparison"
 MAX_RUNS = 10_000
 """Evaluation rollouts of one side."""
-Side = Annotated[
-    str,
-    typer.Argument(
-        help="project/name, project/name@step, or what art eval --json wrote.", autocompletion=model_names
-    ),
-]
+SHOWN_RUNS = 50
+"""The newest, among which an example is looked for."""
+
+
+def _side(metavar: str) -> Any:
+    return typer.Argument(
+        help="Needed: project/name, project/name@step, or what art eval --json wrote.",
+        metavar=metavar,
+        show_default=False,
+        autocompletion=model_names,
+    )
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,8 @@ class Read:
 
 
 def command(
-    a: Side,
-    b: Side,
+    a: Annotated[str | None, _side("A")] = None,
+    b: Annotated[str | None, _side("B")] = None,
     *,
     metric: Annotated[
         list[str] | None, typer.Option(help="Only figures that begin so, as loss/ or val/; repeatable.")
@@ -68,6 +74,8 @@ def command(
 
       art compare before.json after.json --json
     """
+    if a is None or b is None:
+        raise _one_is_missing(a, url, key, path)
     infos: dict[str, MetricInfo] = {}
     both = RunComparison(a=a, b=b, figures=[], evaluation=None)
     if _is_file(a) and _is_file(b):
@@ -96,12 +104,46 @@ def command(
         typer.echo(line)
 
 
+def _one_is_missing(given: str | None, url: str | None, key: str | None, path: Path | None) -> WrongUsage:
+    """What to give, by names that are there."""
+    try:
+        example = read(lambda views: _two_names(views, given), url, key, path)
+    except ArtError:  # nothing can be looked at: an example will do
+        example = "shop/agent@4 shop/agent@12"
+    return WrongUsage(
+        "art compare needs two things to compare",
+        cause=f"it was given {given} alone" if given else "it was given none",
+        hint=f"two runs, two steps, or two files of art eval --json: art compare {example}",
+    )
+
+
+async def _two_names(views: Views, given: str | None) -> str:
+    """Two runs, what was given first; two steps of a run that is alone. NotFound where there is nothing of the kind."""
+    lines = (await views.get(RunList, "/runs", limit=SHOWN_RUNS)).runs
+    runs = [f"{line.project}/{line.name}" for line in lines]
+    named = (given or "").partition("@")[0]
+    first = given if given and named in runs else next(iter(runs), None)
+    if first is None:
+        raise NotFound("there is no run yet")
+    run = first.partition("@")[0]
+    if others := [one for one in runs if one != run]:
+        return f"{first} {others[0]}"
+    project, _, name = run.partition("/")
+    route = f"/api/v1/models{run_path((project, name)).removeprefix('/runs')}/checkpoints"
+    checkpoints = (await views.get(CheckpointList, route)).checkpoints
+    steps = [f"{run}@{number}" for number in sorted(one.step for one in checkpoints)]
+    if len(steps) < 2:
+        raise NotFound(f"{run} is alone, and has one step")
+    before = first if first in steps[:-1] else steps[0]
+    return f"{before} {steps[-1]}"
+
+
 def differences(
     a: Mapping[str, float], b: Mapping[str, float], infos: Mapping[str, MetricInfo], prefixes: tuple[str, ...]
 ) -> list[FigureDifference]:
-    """Every figure that either has, by name."""
+    """Every figure that either has, in the order in which a person looks at them."""
     found = []
-    for name in sorted(a.keys() | b.keys()):
+    for name in in_order(a.keys() | b.keys()):
         if not name.startswith(prefixes):
             continue
         info = infos.get(name)

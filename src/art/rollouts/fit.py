@@ -7,9 +7,7 @@ trains, and logs. Run it again to go on: it resumes at the batch the server has 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
-import json
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -39,6 +37,7 @@ from art.rollouts.purse import Purse, budget_of
 from art.rollouts.wrap import RewardFunction, runnable
 from art.trajectories import Trajectory, TrajectoryGroup, is_choice
 from art.types.policy import Purpose
+from art.types.scenario_names import digest
 from art.types.wire import ModelInfo
 from art.utils.console import say
 
@@ -372,8 +371,7 @@ def scenario_id(scenario: Any) -> str:
     own = scenario.get("id") if isinstance(scenario, dict) else getattr(scenario, "id", None)
     if isinstance(own, str | int):
         return str(own)
-    text = json.dumps(scenario, sort_keys=True, default=repr)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return digest(scenario)
 
 
 def _silent(_: str) -> None:

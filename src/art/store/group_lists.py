@@ -13,6 +13,7 @@ from art.store.filter_sql import Where
 from art.store.pages import cursor_of, key_of
 from art.store.rollout_lists import COLUMNS, TABLES, line_of
 from art.store.sql import Conn, Row, finite, loads
+from art.types.scenario_names import label
 from art.types.wire_views import (
     GroupLine,
     GroupList,
@@ -93,10 +94,11 @@ def _group_line(conn: Conn, name: str, rows: Sequence[Row]) -> GroupLine:
     for row in rows:
         statuses[row["status"]] += 1
     ordered = sorted(rows, key=lambda row: (row["reward"] is None, -(row["reward"] or 0.0), row["id"]))
-    asked = conn.execute("SELECT asked FROM rollout_previews WHERE id = ?", (first["id"],)).fetchone()
+    asked = _asked(conn, first["id"])
     return GroupLine(
         group_id=name,
         scenario_id=first["scenario_id"],
+        scenario_label=label(first["scenario_id"], asked),
         step=first["step"],
         batch=max((row["batch"] for row in rows if row["batch"] is not None), default=None),
         size=len(rows),
@@ -110,8 +112,14 @@ def _group_line(conn: Conn, name: str, rows: Sequence[Row]) -> GroupLine:
             GroupMember(rollout_id=row["rollout_id"], reward=row["reward"], status=row["status"])
             for row in ordered[:MOST_MEMBERS]
         ],
-        preview=asked["asked"] if asked is not None else "",
+        preview=asked,
     )
+
+
+def _asked(conn: Conn, fact: int) -> str:
+    """The beginning of what a rollout was asked, by its number in `rollout_facts`."""
+    found = conn.execute("SELECT asked FROM rollout_previews WHERE id = ?", (fact,)).fetchone()
+    return "" if found is None else str(found["asked"])
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | None]:
@@ -180,10 +188,10 @@ def scenarios(
     ).fetchall()
     lines = []
     for row in found[:limit]:
-        asked = conn.execute("SELECT asked FROM rollout_previews WHERE id = ?", (row["id"],)).fetchone()
+        asked = _asked(conn, row["id"])
         values = {name: row[name] for name in row.keys() if name != "id"}  # noqa: SIM118 - a Row is no mapping
         values |= {name: finite(values[name]) for name in ("reward_first", "reward_last")}
-        line = ScenarioLine(**values, preview=asked["asked"] if asked is not None else "")
+        line = ScenarioLine(**values, scenario_label=label(row["scenario_id"], asked), preview=asked)
         line.metrics_first = _metrics_at(conn, project, model, line, line.first_step)
         line.metrics_last = _metrics_at(conn, project, model, line, line.last_step)
         lines.append(line)
@@ -218,8 +226,10 @@ def scenario(conn: Conn, project: str, model: str, scenario_id: str) -> Scenario
         steps[line.step, line.purpose.value].insert(0, line)
     if not steps:
         raise NotFound(f"{project}/{model} has no scenario {scenario_id[:200]!r}")
+    labels = (line.scenario_label for lines in steps.values() for line in lines if line.scenario_label)
     return ScenarioDetail(
         scenario_id=scenario_id,
+        scenario_label=next(labels, ""),
         steps=[
             ScenarioStep(
                 step=step,

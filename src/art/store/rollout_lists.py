@@ -13,6 +13,7 @@ from art.store.filter_sql import Where, terms
 from art.store.pages import Key, cursor_of, key_of
 from art.store.rollout_facts import CALL_BITS
 from art.store.sql import Conn, Row, finite, loads
+from art.types.scenario_names import label
 from art.types.wire_views import RolloutLine, RolloutList
 
 COUNTED = 10_000
@@ -27,7 +28,7 @@ HIT_TOKENS = 18
 COLUMNS = (
     "f.id, f.rollout_id, f.project, f.model, f.step, f.group_id, f.scenario_id, f.member, f.purpose, f.status,"
     " r.reason, f.reward, f.advantage, f.batch, f.calls, f.prompt_tokens, f.sampled_tokens, f.tool_calls, f.tool_errors,"
-    " f.created_at, f.seconds, f.flag, r.metrics, p.answered"
+    " f.created_at, f.seconds, f.flag, r.metrics, p.asked, p.answered"
 )
 TABLES = "rollout_facts f JOIN rollouts r USING (rollout_id) LEFT JOIN rollout_previews p ON p.id = f.id"
 _JSON = {"metrics"}
@@ -168,6 +169,7 @@ def line_of(row: Row) -> RolloutLine:
     """A row of COLUMNS as a line."""
     values = dict(row)
     values["metrics"] = {name: float(value) for name, value in loads(values["metrics"]).items()}
+    values["scenario_label"] = label(values["scenario_id"], values.pop("asked"))
     values["preview"] = values.pop("answered") or ""
     del values["id"]
     return RolloutLine.model_validate(values)

@@ -250,16 +250,40 @@ def info(name: str) -> MetricInfo | None:
 
     Of several families the one with the longest fixed text wins.
     """
+    family = _entry(name)
+    if family is None or family.name == name:
+        return family
+    return family.model_copy(update={"name": name, "title": _title(family, name)})
+
+
+def _entry(name: str) -> MetricInfo | None:
+    """Its own entry, else its family's."""
     found = [metric for metric in METRICS if metric.name == name]
     if not found:
         found = [metric for metric, pattern in _PATTERNS if pattern.fullmatch(name)]
         found.sort(key=lambda metric: len(metric.name.replace("*", "")), reverse=True)
-    if not found:
-        return None
-    family = found[0]
-    if family.name == name:
-        return family
-    return family.model_copy(update={"name": name, "title": _title(family, name)})
+    return found[0] if found else None
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """As a person looks at them: by section, in it as they stand here, and those that nobody knows at the end."""
+    sections = list(SECTIONS)
+
+    def place(name: str) -> tuple[int, int, str]:
+        section, entry = name.partition("/")[0], _entry(name)
+        last = len(sections) if section not in SECTIONS else sections.index(section)
+        return last, len(METRICS) if entry is None else METRICS.index(entry), name
+
+    return sorted(names, key=place)
+
+
+def by_section(names: Iterable[str]) -> dict[str, list[str]]:
+    """The same under the titles of their sections; a section that nobody knows is called by its own name."""
+    found: dict[str, list[str]] = {}
+    for name in in_order(names):
+        section = name.partition("/")[0]
+        found.setdefault(SECTIONS.get(section, section), []).append(name)
+    return found
 
 
 def _pattern(name: str) -> re.Pattern[str]:

@@ -11,6 +11,8 @@ class ScenarioLine(BaseModel):
     """`first` and `last` are of rollouts with one purpose: what was sampled to be trained is not compared with evaluation."""
 
     scenario_id: str
+    scenario_label: str = ""
+    """As of a group."""
     rollouts: int
     """All of them."""
     purpose: Purpose = Purpose.TRAIN

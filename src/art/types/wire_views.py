@@ -146,6 +146,8 @@ class GroupLine(BaseModel):
 
     group_id: str
     scenario_id: str | None = None
+    scenario_label: str = ""
+    """What to call a scenario whose id is a digest: the beginning of what its rollout was asked. Empty where the id will do."""
     step: int
     """That served its first rollout."""
     batch: int | None = None
@@ -178,6 +180,8 @@ class RolloutLine(BaseModel):
     step: int
     group_id: str | None = None
     scenario_id: str | None = None
+    scenario_label: str = ""
+    """As of a group."""
     member: int
     purpose: Purpose
     status: RolloutStatus
@@ -361,6 +365,8 @@ class ScenarioStep(BaseModel):
 
 class ScenarioDetail(BaseModel):
     scenario_id: str
+    scenario_label: str = ""
+    """As of a group."""
     steps: list[ScenarioStep]
     """Oldest first."""
 

@@ -4,7 +4,8 @@ import { api } from "./api.js";
 import { html, useEffect, useState } from "./lib.js";
 
 const PAGE = 100;
-const PAGES = 10; // a place further down is not looked for
+const LARGEST = 500; // rows that are asked for at once
+const ROWS = 10_000; // as far as lists are counted; a place further down is not looked for
 
 /**
  * `{before, after, place, total}` of the row whose `keyOf` is `current` in the answer's list `field`; `{}` while it is looked
@@ -28,8 +29,8 @@ export function useNeighbours(where, query, { field, keyOf, current }) {
 async function find(where, query, { field, keyOf, current, signal }) {
   let rows = [];
   let cursor = null;
-  for (let page = 0; page < PAGES; page += 1) {
-    const answer = await api.get(where, { ...query, limit: PAGE, cursor }, { signal });
+  for (let limit = PAGE; rows.length < ROWS; limit = Math.min(2 * limit, LARGEST)) {
+    const answer = await api.get(where, { ...query, limit, cursor }, { signal });
     rows = rows.concat(answer[field]);
     cursor = answer.next;
     const at = rows.findIndex((row) => keyOf(row) === current);

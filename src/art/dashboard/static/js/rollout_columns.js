@@ -9,6 +9,9 @@ import { href } from "./router.js";
 /** The end of an id: its beginning is the same for all that are of one age. */
 export const shortId = (id) => (id.length > 16 ? `…${id.slice(-8)}` : id);
 
+/** What a scenario is shown as: its id, or what it asks where its id is a digest; links go by the id. */
+export const scenarioName = (line) => line.scenario_label || line.scenario_id;
+
 /** The address of a rollout; `list` is the question whose answer it stands in, for [ and ]. */
 export function rolloutHref(rollout, list = {}, query = {}) {
   const from = new URLSearchParams(Object.entries(list).filter(([, value]) => value !== undefined && value !== null && value !== "")).toString();
@@ -23,7 +26,7 @@ const COLUMNS = {
   step: { label: "Sampled at step", align: "right", title: "The published step that served it", render: (row) => count(row.step) },
   scenario: {
     label: "Scenario",
-    render: (row) => row.scenario_id && html`<a class="clip" title=${row.scenario_id} href=${href("scenario", { project: row.project, name: row.model, scenario_id: row.scenario_id })}>${row.scenario_id}</a>`,
+    render: (row) => row.scenario_id && html`<a class="clip" title=${row.scenario_id} href=${href("scenario", { project: row.project, name: row.model, scenario_id: row.scenario_id })}>${scenarioName(row)}</a>`,
   },
   calls: { label: "Calls", align: "right", title: "Of the model", render: (row) => count(row.calls) },
   tokens: { label: "Sampled tokens", align: "right", sort: "sampled_tokens", render: (row) => count(row.sampled_tokens) },

@@ -5,6 +5,7 @@ import { api, path } from "./api.js";
 import { count } from "./format.js";
 import { html, useEffect, useRef } from "./lib.js";
 import { withMarks } from "./pretty.js";
+import { seen } from "./unseen.js";
 import { COLOURS, facts, legend, paint } from "./token_paint.js";
 
 const PAGE = 1000; // tokens of a request
@@ -175,7 +176,7 @@ class TokenView {
       const token = document.createElement("span");
       token.className = this.classOf(page, i);
       token.i = i;
-      token.textContent = this.options.marks ? withMarks(text[i]) || "∅" : text[i];
+      token.textContent = this.options.marks ? withMarks(text[i]) || "∅" : seen(text[i]);
       line.append(token);
       one.tokens.push(token);
       if (text[i].endsWith("\n")) line = null;

@@ -1,11 +1,12 @@
 // The frame of a view: where one is, what it is called, what can be done.
 
 import { html, useEffect, useState } from "../lib.js";
+import { seen } from "../unseen.js";
 
 /** What the browser calls the page. */
 export function useTitle(title) {
   useEffect(() => {
-    document.title = title ? `${title} · ART` : "ART";
+    document.title = title ? `${seen(title)} · ART` : "ART";
   }, [title]);
 }
 

@@ -7,7 +7,7 @@ import { cls, html, useEffect, useMemo, useRef } from "../lib.js";
 import { Stepper, useNeighbours } from "../neighbours.js";
 import { Flag } from "../note.js";
 import { ofRun, useResource } from "../resource.js";
-import { rolloutHref, shortId } from "../rollout_columns.js";
+import { rolloutHref, scenarioName, shortId } from "../rollout_columns.js";
 import { href, setQuery } from "../router.js";
 import { Message, placeIn } from "../transcript.js";
 
@@ -36,7 +36,7 @@ function Group({ data, route }) {
       <label class="inline"><input type="checkbox" checked=${marks} onChange=${(event) => setQuery({ ws: event.target.checked ? "1" : "" })} />White space</label>
     </div>
     <${Facts} facts=${[
-      group.scenario_id && ["Scenario", html`<a class="clip" title=${group.scenario_id} href=${href("scenario", { project, name, scenario_id: group.scenario_id })}>${group.scenario_id}</a>`],
+      group.scenario_id && ["Scenario", html`<a class="clip" title=${group.scenario_id} href=${href("scenario", { project, name, scenario_id: group.scenario_id })}>${scenarioName(group)}</a>`],
       ["Sampled at", html`<a href=${href("groups", { project, name }, { step: group.step })}>step ${count(group.step)}</a>`, "The published step that served its first rollout"],
       group.batch !== null && group.batch !== undefined && ["Trained by", html`<a href=${href("groups", { project, name }, { batch: group.batch })}>batch ${count(group.batch)}</a>`, "The newest train call that took it"],
       ["Rollouts", count(group.size)],

@@ -5,14 +5,14 @@ import { Empty, ErrorBox, Loading, More, StatusBar, Table } from "../components/
 import { ago, clock, count, reward, words } from "../format.js";
 import { html } from "../lib.js";
 import { ofRun, usePages, useResource } from "../resource.js";
-import { shortId } from "../rollout_columns.js";
+import { scenarioName, shortId } from "../rollout_columns.js";
 import { href, setQuery } from "../router.js";
 
 const LIMIT = 50;
 
 function columns(params) {
   return [
-    { key: "scenario", label: "Scenario", class: "scenario-cell", render: (group) => html`<span class="clip" title=${group.scenario_id ?? group.group_id}>${group.scenario_id ?? shortId(group.group_id)}</span>` },
+    { key: "scenario", label: "Scenario", class: "scenario-cell", render: (group) => html`<span class="clip" title=${group.scenario_id ?? group.group_id}>${scenarioName(group) ?? shortId(group.group_id)}</span>` },
     { key: "step", label: "Sampled at step", align: "right", title: "The published step that served its first rollout", render: (group) => count(group.step) },
     { key: "size", label: "Size", align: "right", render: (group) => count(group.size) },
     { key: "members", label: "Rewards, highest first", class: "members-cell", render: (group) => html`<${Members} ...${{ group, params }} />` },

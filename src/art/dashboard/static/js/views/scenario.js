@@ -20,7 +20,7 @@ const labelOf = (item) => `step ${item.step}${item.purpose === "evaluate" ? ", e
 export function View({ route }) {
   const { project, name, scenario_id: id } = route.params;
   const detail = useResource(path("views/runs", project, name, "scenarios", id), {}, { live: ofRun(project, name, "rollout", "step") });
-  return html`<div class="toolbar"><h2 class="clip" title=${id}>Scenario ${id}</h2>
+  return html`<div class="toolbar"><h2 class="clip" title=${id}>Scenario ${detail.data?.scenario_label || id}</h2>
       <a href=${href("rollouts", { project, name }, { scenario: id })}>its rollouts</a> <a href=${href("groups", { project, name }, { scenario: id })}>its groups</a></div>
     <${Resource} of=${detail} what="the scenario">${(data) => (data.steps.length === 0 ? html`<${Empty} title="No rollout has this scenario" />` : html`<${Scenario} steps=${data.steps} route=${route} />`)}<//>`;
 }

@@ -5,13 +5,14 @@ import { Empty, ErrorBox, Loading, More, Table } from "../components/index.js";
 import { count, number, reward, signed } from "../format.js";
 import { html, useMemo } from "../lib.js";
 import { ofRun, usePages } from "../resource.js";
+import { scenarioName } from "../rollout_columns.js";
 import { href, setQuery } from "../router.js";
 
 const LIMIT = 50;
 const SORTS = [["change", "Change"], ["reward_last", "Newest reward"], ["rollouts", "Rollouts"]];
 
 const COLUMNS = [
-  { key: "scenario", label: "Scenario", class: "scenario-cell", render: (line) => html`<span class="clip" title=${line.scenario_id}>${line.scenario_id}</span>` },
+  { key: "scenario", label: "Scenario", class: "scenario-cell", render: (line) => html`<span class="clip" title=${line.scenario_id}>${scenarioName(line)}</span>` },
   { key: "rollouts", label: "Rollouts", align: "right", render: (line) => count(line.rollouts) },
   { key: "steps", label: "Steps", align: "right", title: "First and newest step of the rollouts that are compared", render: (line) => html`<span class="nowrap">${count(line.first_step)} → ${count(line.last_step)}</span>` },
   { key: "purpose", label: "Compared", title: "Rollouts of one purpose: what was sampled to be trained is not compared with evaluation", render: (line) => (line.purpose === "train" ? "training" : "evaluation") },

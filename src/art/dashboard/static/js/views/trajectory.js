@@ -12,7 +12,7 @@ import { Flag, NoteForm } from "../note.js";
 import { Outline } from "../outline.js";
 import { prettyJson } from "../pretty.js";
 import { useResource } from "../resource.js";
-import { rolloutHref, shortId } from "../rollout_columns.js";
+import { rolloutHref, scenarioName, shortId } from "../rollout_columns.js";
 import { href, parse, setQuery } from "../router.js";
 import { COLOURS } from "../token_paint.js";
 import { TokenLegend } from "../tokens.js";
@@ -112,7 +112,7 @@ function Head({ data, route }) {
       ["Took", duration(rollout.seconds)],
       ["Begun", html`<time title=${clock(rollout.created_at)}>${ago(rollout.created_at)}</time>`],
       rollout.group_id && ["Group", html`<a href=${href("group", { ...run, group_id: rollout.group_id }, { member: rollout.rollout_id })}>${shortId(rollout.group_id)}</a>`],
-      rollout.scenario_id && ["Scenario", html`<a class="clip" title=${rollout.scenario_id} href=${href("scenario", { ...run, scenario_id: rollout.scenario_id })}>${rollout.scenario_id}</a>`],
+      rollout.scenario_id && ["Scenario", html`<a class="clip" title=${rollout.scenario_id} href=${href("scenario", { ...run, scenario_id: rollout.scenario_id })}>${scenarioName(rollout)}</a>`],
     ]} />`;
 }
 
