@@ -14,6 +14,7 @@ export function seen(text) {
 }
 
 function escaped(character) {
+  if (character === "\r") return "\\r";
   const code = character.codePointAt(0);
   const [letter, digits] = code < 0x100 ? ["x", 2] : code < 0x10000 ? ["u", 4] : ["U", 8];
   return `\\${letter}${code.toString(16).padStart(digits, "0")}`;
