@@ -267,7 +267,7 @@ CHECKS = [
     ("pretty.js", "m.prettyJson('{\"a\":[1,12345678901234567890,{}],\"b\":\"x:,{}\\\\\"\"}')", '{\n  "a": [\n    1,\n    12345678901234567890,\n    {}\n  ],\n  "b": "x:,{}\\""\n}'),
     ("pretty.js", "m.prettyJson('[1, 2')", None),
     ("pretty.js", "m.withMarks('a\\tb\\u0000\\u202e \\n')", "a⇥\tb␀‹U+202E›·⏎\n"),
-    ("unseen.js", "m.seen('a\\u202eb\\u{e0041}\\u0007 \\u200d\\u202f\\r\\n\\tc\\r')", "a\\u202eb\\U000e0041\\x07 \u200d\u202f\r\n\tc\\r"),
+    ("unseen.js", "m.seen('a\\u202eb\\u{e0041}\\u0007 \\u200d\\u200c\\u202f\\r\\n\\tc\\r')", "a\\u202eb\\U000e0041\\x07 \u200d\u200c\u202f\r\n\tc\\r"),
     ("pretty.js", "m.hasHidden('two lines\\r\\nand a tab\\t')", False),
     ("pretty.js", "m.hasHidden('a\\u200bb')", True),
     ("pretty.js", "m.beginning('a\\nb\\nc', {lines: 2, characters: 100})", "a\nb"),

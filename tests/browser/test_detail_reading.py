@@ -423,7 +423,7 @@ def test_strange_names_lead_somewhere_and_hide_nothing(open_page: Any, site: Sit
     page.get_by_role("heading", name=f"Scenario {visible}").wait_for()
     settled(page)
     assert visible in page.locator("[data-testid=side-after] .role-user .text-part").first.inner_text()
-    raw = "() => /[\\p{Cf}\\x80-\\x9f]/u.test(document.body.innerText.replaceAll('\\u200d', ''))"
+    raw = "() => /[\\p{Cf}\\x80-\\x9f]/u.test(document.body.innerText.replaceAll(/[\\u200c\\u200d]/g, ''))"
     for view in (
         "rollouts",
         "groups",

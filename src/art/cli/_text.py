@@ -18,7 +18,7 @@ from typing import Literal
 
 import typer
 
-from art.utils.visible import JOINER, clean
+from art.utils.visible import JOINERS, clean
 
 MISSING = "-"
 """Where there is no figure."""
@@ -63,7 +63,7 @@ def width_of(text: str) -> int:
     """Cells that a cleaned text takes."""
     return sum(
         0
-        if unicodedata.combining(one) or one == JOINER
+        if unicodedata.combining(one) or one in JOINERS
         else 2
         if unicodedata.east_asian_width(one) in _WIDE
         else 1

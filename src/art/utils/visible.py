@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
-JOINER = "\u200d"
-"""Of emoji; it moves nothing."""
+JOINERS = "\u200c\u200d"
+"""What words of Persian and Hindi and many emoji are written with; they move nothing."""
 _UNSEEN = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 """What JSON may hold as it is. The control characters below U+0020 it has to escape."""
 
@@ -20,7 +20,7 @@ def clean(text: str, *, lines: bool = False) -> str:
 
 
 def _seen(character: str, *, lines: bool) -> str:
-    if character.isprintable() or character == JOINER:
+    if character.isprintable() or character in JOINERS:
         return character
     if character in "\n\t":
         return character if lines else " "

@@ -2,8 +2,8 @@
 // terminal's cursor, or hide something. The command line shows them in the same words (utils/visible).
 
 // Control and format characters, halves of pairs, ends of lines and paragraphs. Spaces, line feeds and tabs stay, and what
-// joins emoji.
-const OTHERS = "(?![\\n\\t\\u200d]|\\r\\n)[\\p{Cc}\\p{Cf}\\p{Cs}\\p{Zl}\\p{Zp}]";
+// joins or parts the letters of a word, in Persian as in emoji.
+const OTHERS = "(?![\\n\\t\\u200c\\u200d]|\\r\\n)[\\p{Cc}\\p{Cf}\\p{Cs}\\p{Zl}\\p{Zp}]";
 const UNSEEN = new RegExp(OTHERS, "gu");
 const ANY = new RegExp(OTHERS, "u");
 const SPOKEN = ["title", "aria-label", "alt", "label"]; // attributes that a person reads, or hears
