@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from art.errors import DeadlineExceeded, InfraError, Overloaded
+from art.store.distrust import harden
 
 T = TypeVar("T")
 THREADS = 2
@@ -99,7 +100,7 @@ class Readers:
                 self._uri, uri=True, isolation_level=None, timeout=_BUSY_SECONDS, check_same_thread=False
             )
             conn.row_factory = sqlite3.Row
-            conn.execute("PRAGMA query_only = ON")
+            harden(conn)
             conn.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             self._mine.conn = conn
             self._opened.append(conn)
