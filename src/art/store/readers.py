@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from art.errors import DeadlineExceeded, InfraError, Overloaded
+from art.store.damage import told
 from art.store.distrust import harden
 
 T = TypeVar("T")
@@ -83,7 +84,8 @@ class Readers:
             conn.set_progress_handler(deadline.passed, _INSTRUCTIONS)
             conn.execute("BEGIN")  # all of it in one state of the store
             try:
-                return query(conn)
+                with told(conn):
+                    return query(conn)
             finally:
                 conn.set_progress_handler(None, 0)
                 with contextlib.suppress(sqlite3.Error):

@@ -24,6 +24,7 @@ from typing import TypeVar
 
 from art.errors import ConfigError, DeadlineExceeded, NotFound, ReadOnly
 from art.store.changes import Kind
+from art.store.damage import told
 from art.store.database import Database, store_error
 from art.store.distrust import harden, require_ours
 from art.store.redaction import KeepEverything
@@ -149,7 +150,8 @@ class ReadOnlyDatabase(Database):
             with contextlib.closing(self._connect()) as conn:
                 conn.set_progress_handler(lambda: time.monotonic() > give_up, PATIENCE)
                 require_ours(conn, self._file)  # at each read: what lies there may be another file by now
-                return run(conn)
+                with told(conn):
+                    return run(conn)
         except sqlite3.OperationalError as error:
             if time.monotonic() < give_up:
                 raise store_error(error) from error
