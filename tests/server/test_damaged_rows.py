@@ -28,7 +28,16 @@ DAMAGED_JSON: dict[str, Any] = {
     "deep": "[" * 20_000,
 }
 JSON = {(table, name) for table, (_, names) in JSON_COLUMNS.items() for name in names}
-TABLES = (*JSON_COLUMNS, "rollout_facts", "rollout_previews", "run_figures", "run_fates", "notes")
+UNSEEN = {"checkpoints", "history", "upstream_calls"}
+"""No view reads them."""
+TABLES = (
+    *(table for table in JSON_COLUMNS if table not in UNSEEN),
+    "rollout_facts",
+    "rollout_previews",
+    "run_figures",
+    "run_fates",
+    "notes",
+)
 
 
 class Column(NamedTuple):
