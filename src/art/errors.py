@@ -24,6 +24,7 @@ ArtError                          what happened, why, what to do, and a stable c
 ├── LimitReached                  a rollout has used what its limits allow
 ├── AgentFailed                   an agent in a process of its own ended without a result
 ├── InfraError                    a part of ART failed, not the agent and not its input
+│   ├── Damaged                   what a store holds is not what was written there
 │   ├── ServerUnreachable         no answer from the server within the deadline
 │   ├── ServerStartFailed         the child server did not come up
 │   ├── WorkerDied                the engine or trainer process ended or fell silent
@@ -230,6 +231,13 @@ class InfraError(ArtError):
 
     code = "infra_error"
     status = 503
+
+
+class Damaged(InfraError):
+    """What a store holds is not what was written there: it cannot be read, and trying again does not help."""
+
+    code = "damaged"
+    status = 500
 
 
 class ServerUnreachable(InfraError):

@@ -17,7 +17,7 @@ import pytest
 
 from art.backends.local import LocalBackend
 from art.cli.init import Template
-from art.run.server import RECORD
+from art.config.running import RECORD
 from art.testing.server import ArtServer
 
 SECONDS = 400

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,34 @@ def test_a_slow_query_ends_and_keeps_nobody_waiting(tmp_path: Path) -> None:
             (count,) = await store.view(lambda conn: conn.execute("SELECT COUNT(*) FROM audit").fetchone())
             assert count == 1
         finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_one_long_instruction_keeps_nobody_past_the_deadline(tmp_path: Path) -> None:
+    """SQLite looks at no clock within it; the answer does not wait for it."""
+    going_on, ended = threading.Event(), threading.Event()
+
+    def long(conn: sqlite3.Connection) -> Any:
+        def one() -> int:
+            going_on.set()
+            return int(ended.wait(30))
+
+        conn.create_function("long", 0, one)
+        return conn.execute("SELECT long()").fetchone()
+
+    async def main() -> None:
+        store = await Store.open(tmp_path)
+        try:
+            with pytest.raises(DeadlineExceeded):
+                await store._db._readers.read(long, seconds=0.2)
+            assert going_on.is_set()
+            assert not ended.is_set()
+            (found,) = await store.view(lambda conn: conn.execute("SELECT 7").fetchone())
+            assert found == 7
+        finally:
+            ended.set()
             await store.close()
 
     asyncio.run(main())

@@ -23,7 +23,12 @@ class Output(BaseModel):
 
 def print_json(value: BaseModel) -> None:
     """One document on stdout."""
-    typer.echo(clean_json(value.model_dump_json(indent=2)))
+    typer.echo(json_text(value))
+
+
+def json_text(value: BaseModel) -> str:
+    """The document."""
+    return clean_json(value.model_dump_json(indent=2))
 
 
 class ErrorDetail(Output):

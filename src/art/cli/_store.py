@@ -16,6 +16,7 @@ def open_store(folder: Path) -> sqlite3.Connection:
     written. Else SQLite's own locks keep what is read consistent.
     """
     from art.cli._served import runs_on
+    from art.store.distrust import harden
 
     file = folder / "server" / "art.db"
     if not file.is_file():
@@ -23,4 +24,10 @@ def open_store(folder: Path) -> sqlite3.Connection:
     log = file.with_name(f"{file.name}-wal")
     still = not runs_on(folder) and (not log.exists() or log.stat().st_size == 0)
     uri = f"{file.absolute().as_uri()}?mode=ro{'&immutable=1' if still else ''}"
-    return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    conn = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    try:
+        harden(conn)
+    except BaseException:
+        conn.close()
+        raise
+    return conn

@@ -59,8 +59,14 @@ def coloured(word: str) -> str:
     return styled(word, fg=COLOURS.get(word))
 
 
+MOST_SPACE = 1_000
+"""Cells that a text is filled up with: one long text must not make every row of the table as long."""
+
+
 def width_of(text: str) -> int:
     """Cells that a cleaned text takes."""
+    if text.isascii():
+        return len(text)
     return sum(
         0
         if unicodedata.combining(one) or one in JOINERS
@@ -125,7 +131,7 @@ def _line(columns: Sequence[Column], widths: list[int], row: Sequence[str], *, c
     shown = []
     for column, width, cell in zip(columns, widths, row, strict=True):
         text = cut(cell, width)
-        space = " " * (width - width_of(text))
+        space = " " * min(MOST_SPACE, width - width_of(text))
         text = coloured(text) if colour else text
         shown.append(space + text if column.align == "right" else text + space)
     return GAP.join(shown).rstrip()

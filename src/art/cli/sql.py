@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import csv
 import difflib
+import io
+import itertools
 import re
 import sqlite3
-import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from art.cli._output import QueryResult, print_json
+from art.cli._output import QueryResult, json_text
 from art.cli._served import AsJson, ReadPath, folder_of
 from art.cli._store import open_store
 from art.cli._text import Column, is_terminal, table
+from art.cli._time_limit import ends_within
 from art.cli._units import count_option, span_option
 from art.cli._usage import WrongUsage
 from art.errors import DeadlineExceeded, InfraError, InvalidInput, NotFound
@@ -26,9 +29,13 @@ JSON = "art.cli._output:QueryResult"
 STABLE = ("models", "checkpoints", "rollouts", "calls", "choices", "jobs", "batches", "history")
 """Tables whose columns keep their names and meanings from release to release; new ones may be added."""
 MAX_BYTES = 64 << 20
-"""Of one text or blob that a query makes: what a store holds is far smaller."""
+"""Of one text or blob that a query makes, and of all that it finds: what a store holds is far smaller."""
+LONGEST_PATTERN = 1_000
+"""Of LIKE and GLOB, in bytes: each star more multiplies the time that one comparison takes."""
 LOOK_EVERY = 2_000
 """Instructions of SQLite between two looks at the clock; about a millisecond."""
+PIECE = 1 << 15
+"""Characters written at once: a reader that goes away is noticed at the next piece."""
 WIDEST = 60
 """Cells of a column on a terminal."""
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
@@ -69,15 +76,14 @@ def command(
     if as_csv and as_json:
         raise WrongUsage("--csv and --json are two forms", hint="give one of them")
     folder = folder_of(path)
-    with contextlib.closing(_opened(folder)) as conn:
-        found = _tables(conn) if query is None else select(conn, query, limit=limit, seconds=timeout)
-    if as_json:
-        print_json(found)
-    elif as_csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows([found.columns, *found.rows])
-        sys.stdout.flush()
-    else:
-        _show(found)
+    # What is written is made inside too: the wait for who reads it is theirs, and has no limit.
+    with ends_within(timeout, _too_long(timeout), as_json=as_json):
+        with contextlib.closing(_opened(folder)) as conn:
+            found = _tables(conn) if query is None else select(conn, query, limit=limit, seconds=timeout)
+        text = json_text(found) if as_json else _as_csv(found) if as_csv else _as_table(found)
+    for start in range(0, len(text), PIECE):
+        typer.echo(text[start : start + PIECE], nl=False)
+    typer.echo()
     if found.truncated:
         typer.echo(f"only the first {limit:,} rows are shown; --limit 10k shows more", err=True)
 
@@ -98,6 +104,7 @@ def select(conn: sqlite3.Connection, query: str, *, limit: int, seconds: float) 
     """Rows of one SELECT. InvalidInput for what is none, DeadlineExceeded past `seconds`."""
     give_up = time.monotonic() + seconds
     conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
+    conn.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, LONGEST_PATTERN)
     conn.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     conn.set_authorizer(_may)
     conn.set_progress_handler(lambda: time.monotonic() > give_up, LOOK_EVERY)
@@ -105,19 +112,37 @@ def select(conn: sqlite3.Connection, query: str, *, limit: int, seconds: float) 
         cursor = conn.execute(query)
         if cursor.description is None:
             raise InvalidInput("that is no query", hint=_HINT)
-        rows = [[_cell(value) for value in row] for row in cursor.fetchmany(limit + 1)]
+        rows = _bounded(itertools.islice(cursor, limit + 1))
     except sqlite3.OperationalError as error:
         if str(error) == "interrupted":
             if time.monotonic() <= give_up:
                 raise KeyboardInterrupt from None
-            raise DeadlineExceeded(
-                f"the query took longer than {seconds:g} s", hint="a WHERE or a LIMIT, or a longer --timeout"
-            ) from error
+            raise _too_long(seconds) from error
         raise _wrong(conn, error) from error
     except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
         raise _wrong(conn, error) from error
     columns = [str(column[0]) for column in cursor.description]
     return QueryResult(columns=columns, rows=rows[:limit], truncated=len(rows) > limit)
+
+
+def _too_long(seconds: float) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"the query took longer than {seconds:g} s", hint="a WHERE or a LIMIT, or a longer --timeout"
+    )
+
+
+def _bounded(found: Iterable[tuple[Any, ...]]) -> list[list[str | int | float | None]]:
+    """As cells. InvalidInput when all of them together are larger than one may be."""
+    rows, held = [], 0
+    for row in found:
+        held += sum(len(value) for value in row if isinstance(value, str | bytes))
+        if held > MAX_BYTES:
+            raise InvalidInput(
+                f"the result is larger than {MAX_BYTES >> 20} MiB",
+                hint="fewer rows or columns, or the beginning of a text: substr(text, 1, 1000)",
+            )
+        rows.append([_cell(value) for value in row])
+    return rows
 
 
 def _may(
@@ -167,7 +192,13 @@ def _cell(value: Any) -> str | int | float | None:
     return f"<{len(value)} bytes>" if isinstance(value, bytes) else value
 
 
-def _show(found: QueryResult) -> None:
+def _as_csv(found: QueryResult) -> str:
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\n").writerows([found.columns, *found.rows])
+    return written.getvalue().removesuffix("\n")
+
+
+def _as_table(found: QueryResult) -> str:
     """Columns; numbers to the right."""
     numbers = [
         bool(found.rows) and all(isinstance(row[place], int | float | None) for row in found.rows)
@@ -178,5 +209,4 @@ def _show(found: QueryResult) -> None:
         for title, right in zip(found.columns, numbers, strict=True)
     ]
     rows = [["" if value is None else str(value) for value in row] for row in found.rows]
-    for line in table(columns, rows, widest=WIDEST if is_terminal() else None):
-        typer.echo(line)
+    return "\n".join(table(columns, rows, widest=WIDEST if is_terminal() else None))

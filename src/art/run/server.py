@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.config.load import FLAG, NESTED, PREFIX, SEPARATOR
+from art.config.running import OWN, RECORD, settings_of
 from art.config.units import NONE
 from art.errors import ConfigError, UnsupportedOption
-from art.utils.files import read_json, write_json
+from art.utils.files import read_json
 
 if TYPE_CHECKING:
     from art.backends.local import LocalBackend
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
     from art.config.load import Loaded
 
 SECTIONS = ("server", *NESTED)
-RECORD = "run-settings.json"
-"""In the server's folder: what it was started with, to tell later runs apart that ask for something else."""
-_OWN = ("path", "port", "stop_with_clients", "deterministic")
-"""Settings that the command line of the server says."""
 
 
 def backend_of(loaded: Loaded, key: str | None) -> ServerBackend:
@@ -54,23 +51,36 @@ def backend_of(loaded: Loaded, key: str | None) -> ServerBackend:
 async def settle(backend: LocalBackend, loaded: Loaded) -> None:
     """Start the server, or find it. ConfigError where it runs with other settings than this run asks for."""
     await backend.connection.endpoint()
-    record = backend.path / "server" / RECORD
-    wanted = _settings(loaded)
-    pid = (read_json(backend.path / "server" / "server.json") or {}).get("pid")
     if backend.started_server:
-        write_json(record, {"pid": pid, "settings": wanted})
         return
-    if not _given(loaded):
-        return
-    known = read_json(record) or {}
-    found: dict[str, Any] = known["settings"] if known.get("pid") == pid else {}
-    names = [name for name, value in wanted.items() if found.get(name) != value] if found else _given(loaded)
-    if names:
+    folder = backend.path / "server"
+    pid = (read_json(folder / "server.json") or {}).get("pid")
+    said = read_json(folder / RECORD) or {}
+    # Of another process, it is what an earlier server ran with.
+    found: dict[str, Any] = said["settings"] if said.get("pid") == pid else {}
+    wanted = settings_of(loaded.server)
+    others = {
+        name: wanted[name] for name in _asked(loaded) if name not in found or found[name] != wanted[name]
+    }
+    if others:
+        told = [
+            f"{name} is {_text(found[name]) if name in found else 'not known'}, and not {_text(value)}"
+            for name, value in sorted(others.items())
+        ]
         raise ConfigError(
-            f"the server on {backend.path} runs without {', '.join(sorted(names))}",
-            cause=f"another program started it (pid {pid}) with settings of its own",
-            hint="end that program, leave these settings out, or use another folder: server.path",
+            f"the server on {backend.path} (pid {pid}) runs with other settings than this run asks for",
+            cause="; ".join(told),
+            hint="end the programs that use it (it ends with the last of them, `art serve` with Ctrl-C) and run again; or"
+            " leave these settings out, or use another folder: server.path",
         )
+
+
+def _asked(loaded: Loaded) -> set[str]:
+    """The settings of `settings_of` that the file or a flag sets, or a part of."""
+    given = (name.split(".") for name in _given(loaded))
+    return {
+        f"{section}.{setting}" for section, setting, *_ in given if section != "server" or setting not in OWN
+    }
 
 
 def _given(loaded: Loaded) -> list[str]:
@@ -83,23 +93,12 @@ def _given(loaded: Loaded) -> list[str]:
     ]
 
 
-def _settings(loaded: Loaded) -> dict[str, Any]:
-    """Every setting of the server, by dotted name, as JSON data."""
-    data = {section: loaded.sections[section].model_dump(mode="json") for section in SECTIONS}
-    return {
-        f"{section}.{name}": value
-        for section, table in data.items()
-        for name, value in table.items()
-        if not (section == "server" and (name in _OWN or name in NESTED))
-    }
-
-
 def _variables(loaded: Loaded) -> dict[str, str]:
     """What the file and the flags say, as variables: a server that is started anew has them still."""
     found = {}
     for name in _given(loaded):
         section, _, setting = name.partition(".")
-        if section == "server" and setting in _OWN:
+        if section == "server" and setting in OWN:
             continue
         data: Any = loaded.sections[section].model_dump(mode="json")
         for part in setting.split("."):

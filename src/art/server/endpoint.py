@@ -11,13 +11,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from art.errors import Forbidden, InvalidInput, InvalidReward
+from art.errors import ArtError, Forbidden, InvalidInput, InvalidReward
 from art.server.auth import Principal
 from art.server.body import read_json, reading
 from art.server.state import Gateway
+from art.store.damage import UNREADABLE, damaged
 from art.store.records import AuditRow, Role
 
 B = TypeVar("B", bound=BaseModel)
+LISTS = ("/api/v1/views/runs", "/api/v1/views/rollouts")
+"""Begin the paths of what people look at and a store has much of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,11 @@ class ApiRoute:
     headers: tuple[str, ...] = ()
     """Request headers the route reads, for the description."""
 
+    @property
+    def looks(self) -> bool:
+        """Whether it reads what may be long: projects take turns at it."""
+        return self.method == "GET" and self.path.startswith(LISTS)
+
 
 def starlette_route(route: ApiRoute) -> Route:
     """The route as the web framework takes it."""
@@ -72,7 +80,8 @@ def starlette_route(route: ApiRoute) -> Route:
         payload = None if route.request is None else parse(route.request, await request.body())
         if payload is not None and isinstance(project := getattr(payload, "project", None), str):
             principal.require_project(project)
-        answer = await route.handler(ApiCall(gateway, principal, request, payload))
+        call = ApiCall(gateway, principal, request, payload)
+        answer = await (_looked(route, call) if route.looks else route.handler(call))
         if route.changes:
             await gateway.store.add_audit(_audit(route, principal, request, payload))
         if isinstance(answer, Response):
@@ -80,6 +89,18 @@ def starlette_route(route: ApiRoute) -> Route:
         return JSONResponse(answer.model_dump(mode="json"))
 
     return Route(route.path, endpoint, methods=[route.method], name=f"{route.method} {route.path}")
+
+
+async def _looked(route: ApiRoute, call: ApiCall) -> BaseModel | Response:
+    """The answer of a route that reads lists, in its project's turn; Damaged where what was kept has another form."""
+    principal, params = call.principal, call.request.path_params
+    async with call.gateway.looks.turn(principal.project or str(params.get("project", "")), principal.key_id):
+        try:
+            return await route.handler(call)
+        except ArtError:
+            raise
+        except UNREADABLE as error:
+            raise damaged("/".join(map(str, params.values())) or "a run", error) from error
 
 
 def authorise(route: ApiRoute, principal: Principal, path_params: dict[str, Any]) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from starlette.responses import Response, StreamingResponse
@@ -27,6 +28,9 @@ from art.types.wire_export import ExportedCall, ExportedChoice, ExportedRollout,
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+Turn = Callable[[], AbstractAsyncContextManager[None]]
+"""Waits until it is the project's turn to read."""
 MEDIA_TYPE = "application/x-ndjson"
 
 
@@ -42,21 +46,28 @@ async def export(call: ApiCall) -> Response:
     ):  # in the store, because a viewer serves no model
         raise NotFound(f"there is no run {project}/{name}", hint="`art ls` lists them")
     wanted = ExportFilter(project, name, query.number("step"), query.text("split"), status)
-    return StreamingResponse(lines(call.gateway.store, wanted), media_type=MEDIA_TYPE)
+    turn = partial(call.gateway.looks.turn, project, call.principal.key_id, begun=True)
+    return StreamingResponse(lines(call.gateway.store, wanted, turn), media_type=MEDIA_TYPE)
 
 
-async def lines(store: Store, wanted: ExportFilter) -> AsyncGenerator[bytes, None]:
-    """The stream, a rollout at a time: no more than one is held."""
+async def lines(store: Store, wanted: ExportFilter, turn: Turn) -> AsyncGenerator[bytes, None]:
+    """The stream, a rollout at a time: no more than one is held, and each page and rollout is read in a turn of its own."""
+
+    async def read(query: Callable[..., T]) -> T:
+        async with turn():
+            return await store.view(partial(query, wanted=wanted, after=after))
+
     count, after = 0, 0
-    while page := await store.view(partial(export_rows.rollouts, wanted=wanted, after=after)):
+    while page := await read(export_rows.rollouts):
         for place, rollout_id in page:
             after = place
-            record = await rollout_record(store, rollout_id)
+            async with turn():
+                record = await rollout_record(store, rollout_id)
             if record is not None:
                 count += 1
                 yield await asyncio.to_thread(_line, record)
     after = 0
-    while logged := await store.view(partial(export_rows.logged, wanted=wanted, after=after)):
+    while logged := await read(export_rows.logged):
         for place, item in logged:
             after = place
             count += 1

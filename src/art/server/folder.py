@@ -5,8 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from art.config.running import RECORD
 from art.errors import ConfigError, Conflict
 from art.server.files import write_json
 
@@ -50,8 +53,9 @@ class ServerFolder:
         except (OSError, ValueError, KeyError, TypeError):
             return " and is still starting"
 
-    def announce(self, *, url: str, version: str) -> None:
-        """Write server.json: from now on clients find the server."""
+    def announce(self, *, url: str, version: str, settings: Mapping[str, Any]) -> None:
+        """Write server.json, and what the server runs with beside it: from now on clients find it."""
+        write_json(self.server / RECORD, {"pid": os.getpid(), "settings": settings}, mode=0o600)
         write_json(self.state_file, {"pid": os.getpid(), "url": url, "version": version})
 
     def release(self) -> None:

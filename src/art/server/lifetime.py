@@ -8,8 +8,10 @@ import logging
 import signal
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
+from art.config.running import settings_of
 from art.config.server import ServerConfig
 from art.errors import ArtError, InfraError
 from art.server.connections import raise_descriptor_limit
@@ -77,7 +79,15 @@ async def serve(settings: ServerConfig, *, on_ready: Callable[[Gateway], None]) 
     try:
         with listening(settings) as sockets:
             async with _gateway(settings, folder, sockets) as gateway:
-                await _answer(gateway, sockets, stop, on_ready, folder)
+                announce = partial(
+                    folder.announce,
+                    url=gateway.url,
+                    version=package_version(),
+                    settings=settings_of(
+                        settings
+                    ),  # as asked for: what was settled on is this machine's affair
+                )
+                await _answer(gateway, sockets, stop, on_ready, folder, announce)
     finally:
         folder.release()
 
@@ -183,6 +193,7 @@ async def _answer(
     stop: Stop,
     on_ready: Callable[[Gateway], None],
     folder: ServerFolder,
+    announce: Callable[[], None],
 ) -> None:
     settings = gateway.settings
     http = Doors(gateway, sockets)
@@ -195,7 +206,7 @@ async def _answer(
         up = asyncio.create_task(http.up(), name="up")
         await asyncio.wait([serving, up], return_when=asyncio.FIRST_COMPLETED)
         if up.done():
-            await asyncio.to_thread(folder.announce, url=gateway.url, version=package_version())
+            await asyncio.to_thread(announce)
             on_ready(gateway)
         up.cancel()
         queue = gateway.jobs.queue

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from art.config.server import ServerConfig
 from art.server.keys import Keys
 from art.server.live import Live
+from art.server.looks import Looks
 from art.server.store_size import StoreSize
 from art.server.tokenizers import Tokenizers
 from art.store.store import Store
@@ -56,6 +57,8 @@ class Gateway:
     """The HTTP server's, once it runs."""
     live: Live = field(default_factory=Live)
     """Who is told of changes."""
+    looks: Looks = field(default_factory=Looks)
+    """Whose list is read next."""
     sizes: StoreSize = field(default_factory=StoreSize)
     tokenizers: Tokenizers = field(init=False)
 

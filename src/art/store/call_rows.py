@@ -7,6 +7,7 @@ from typing import Any
 
 from art.errors import NotFound
 from art.store import rollout_facts
+from art.store.damage import reads
 from art.store.records import CallText
 from art.store.sql import Conn, Row, dumps, insert, loads, one, rows
 from art.types.policy import SamplingParams
@@ -75,6 +76,7 @@ def is_hidden(conn: Conn, call_id: str | None) -> bool:
     return row is not None and (row["blob"] is None or BlobRef.model_validate_json(row["blob"]).sealed)
 
 
+@reads("the choice {choice} of the call {call_id}")
 def _choice(row: Row) -> ChoiceRecord:
     return ChoiceRecord(
         index=row["choice"],
@@ -90,6 +92,7 @@ def _choice(row: Row) -> ChoiceRecord:
     )
 
 
+@reads("the call {call_id} of the rollout {rollout_id}")
 def _call(row: Row, choices: list[ChoiceRecord]) -> CallRecord:
     return CallRecord(
         **{name: row[name] for name in _PLAIN},
@@ -100,6 +103,12 @@ def _call(row: Row, choices: list[ChoiceRecord]) -> CallRecord:
         blob=None if row["blob"] is None else BlobRef.model_validate_json(row["blob"]),
         choices=choices,
     )
+
+
+@reads("the call {call_id} of the rollout {rollout_id}")
+def text_in(row: Row) -> CallText:
+    """The text in a row of `calls`, of which the names are read too."""
+    return CallText.model_validate_json(row["text"])
 
 
 def get_call(conn: Conn, call_id: str) -> CallRecord | None:
@@ -126,10 +135,10 @@ def calls_of(conn: Conn, rollout_id: str) -> list[CallRecord]:
 
 def text_of(conn: Conn, call_id: str) -> CallText:
     """The text of a call; NotFound when there is no such call."""
-    row = one(conn, "SELECT text FROM calls WHERE call_id = ?", call_id)
+    row = one(conn, "SELECT call_id, rollout_id, text FROM calls WHERE call_id = ?", call_id)
     if row is None:
         raise NotFound(f"there is no call {call_id}")
-    return CallText.model_validate_json(row["text"])
+    return text_in(row)
 
 
 def history_of(conn: Conn, call_id: str) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 from art.errors import Conflict, DeadlineExceeded, InfraError, Overloaded
 from art.store.changes import Changes
+from art.store.damage import told
 from art.store.readers import Readers
 from art.store.schema import migrate
 
@@ -237,7 +238,8 @@ class Database:
             conn.execute("PRAGMA query_only = ON")
             while (task := self._reads.get()) is not None:
                 try:
-                    value = task.run(conn)
+                    with told(conn):
+                        value = task.run(conn)
                 except Exception as error:  # noqa: BLE001  the caller gets it; the reader goes on
                     _resolve(task.future, None, _classify(error))
                 else:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from art.store.sql import Conn, loads, rows
+from art.store.damage import reads
+from art.store.sql import Conn, Row, loads, rows
 from art.types.wire_export import ExportedLog
 
 PAGE = 100
@@ -66,10 +67,11 @@ def logged(conn: Conn, wanted: ExportFilter, after: int) -> list[tuple[int, Expo
         f"SELECT * FROM logged_trajectories WHERE {' AND '.join(conditions)} ORDER BY id LIMIT {PAGE}",
         *values,
     )
-    return [(row["id"], _log(dict(row))) for row in found]
+    return [(row["id"], _log(row)) for row in found]
 
 
-def _log(row: dict[str, Any]) -> ExportedLog:
+@reads("what was logged of the rollout {rollout_id}")
+def _log(row: Row) -> ExportedLog:
     return ExportedLog(
         project=row["project"],
         model=row["name"],

@@ -7,6 +7,7 @@ from typing import Any
 
 from art.errors import Conflict, NotFound
 from art.store import figure_rows
+from art.store.damage import reads
 from art.store.records import IdempotencyRow, JobRow, JobSpec
 from art.store.sql import Conn, Row, dumps, insert, loads, one, rows
 from art.types.wire import JobEvent, JobInfo, JobResult
@@ -14,6 +15,7 @@ from art.types.wire import JobEvent, JobInfo, JobResult
 OPEN = ("queued", "running")
 
 
+@reads("the job {job_id}")
 def _job(row: Row) -> JobRow:
     info = JobInfo(
         job_id=row["job_id"],

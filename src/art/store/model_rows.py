@@ -8,11 +8,13 @@ from typing import Any
 
 from art.errors import Conflict, NotFound
 from art.store import figure_rows, rollout_facts, total_rows
+from art.store.damage import reads
 from art.store.records import CheckpointRow, LoggedTrajectory, ModelRow
 from art.store.sql import Conn, Row, dumps, insert, loads, one, rows
 from art.types.jobs import CheckpointInfo
 
 
+@reads("the model {project}/{name}")
 def _model(row: Row) -> ModelRow:
     return ModelRow.model_validate(
         {

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from art.errors import DeadlineExceeded, InfraError, Overloaded
+from art.store.damage import told
+from art.store.distrust import harden
 
 T = TypeVar("T")
 THREADS = 2
@@ -25,6 +27,8 @@ MAX_WAITING = 64
 """Queries that wait; past it, who asks is told to come back."""
 DEADLINE_SECONDS = 10.0
 """Of one query, the wait for a thread included. A list takes milliseconds."""
+GRACE_SECONDS = 1.0
+"""For a query to end in order: SQLite looks at the clock between its instructions, and a single one may be long."""
 CACHE_KIB = 32 * 1024
 """Of each connection."""
 _BUSY_SECONDS = 2.0
@@ -57,7 +61,10 @@ class Readers:
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._pool, self._run, query, deadline)
+            async with asyncio.timeout(seconds + GRACE_SECONDS):
+                return await loop.run_in_executor(self._pool, self._run, query, deadline)
+        except TimeoutError:
+            raise _too_long() from None  # the thread is free when SQLite looks at the clock again
         except asyncio.CancelledError:
             deadline.at = 0.0  # nobody waits for it any more
             raise
@@ -82,7 +89,8 @@ class Readers:
             conn.set_progress_handler(deadline.passed, _INSTRUCTIONS)
             conn.execute("BEGIN")  # all of it in one state of the store
             try:
-                return query(conn)
+                with told(conn):
+                    return query(conn)
             finally:
                 conn.set_progress_handler(None, 0)
                 with contextlib.suppress(sqlite3.Error):
@@ -99,7 +107,7 @@ class Readers:
                 self._uri, uri=True, isolation_level=None, timeout=_BUSY_SECONDS, check_same_thread=False
             )
             conn.row_factory = sqlite3.Row
-            conn.execute("PRAGMA query_only = ON")
+            harden(conn)
             conn.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             self._mine.conn = conn
             self._opened.append(conn)

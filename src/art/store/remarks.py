@@ -140,12 +140,12 @@ class Remarks:
 
 
 def _conversation(conn: Conn, row: RolloutRow, line: RolloutLine) -> Conversation:
-    texts = rows(conn, "SELECT call_id, text FROM calls WHERE rollout_id = ?", row.rollout_id)
+    texts = rows(conn, "SELECT call_id, rollout_id, text FROM calls WHERE rollout_id = ?", row.rollout_id)
     return Conversation(
         row=row,
         line=line,
         calls=call_rows.calls_of(conn, row.rollout_id),
-        texts={item["call_id"]: CallText.model_validate_json(item["text"]) for item in texts},
+        texts={item["call_id"]: call_rows.text_in(item) for item in texts},
         trained=trained_rows.trained_of(conn, row.rollout_id),
         note=remark_rows.get_note(conn, row.rollout_id),
         logged=_logged(conn, row),

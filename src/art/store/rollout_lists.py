@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from art.store import filter_parse
+from art.store.damage import reads
 from art.store.filter_parse import Names
 from art.store.filter_sql import Where, terms
 from art.store.pages import Key, cursor_of, key_of
@@ -165,6 +166,7 @@ def _with_answers(conn: Conn, lines: list[RolloutLine]) -> list[RolloutLine]:
     return lines
 
 
+@reads("the rollout {rollout_id}")
 def line_of(row: Row) -> RolloutLine:
     """A row of COLUMNS as a line."""
     values = dict(row)

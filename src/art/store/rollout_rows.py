@@ -6,6 +6,7 @@ import time
 
 from art.errors import Conflict, NotFound
 from art.store import call_rows, rollout_facts
+from art.store.damage import reads
 from art.store.records import Outcomes, RewardChange, RolloutFilter, RolloutRow
 from art.store.sql import Conn, Row, dumps, insert, loads, one
 from art.types.policy import Fate, RolloutStatus
@@ -16,6 +17,7 @@ MEASURED = "the rollout was evaluated before the call ended"
 _JSON = ("limits", "metrics", "metadata", "agent_rewards")
 
 
+@reads("the rollout {rollout_id}")
 def _rollout(row: Row) -> RolloutRow:
     return RolloutRow.model_validate({**dict(row), **{name: loads(row[name]) for name in _JSON}})
 

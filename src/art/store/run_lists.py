@@ -11,6 +11,7 @@ from art.config.model import ModelConfig
 from art.config.train import TrainConfig, default_learning_rate
 from art.errors import NotFound
 from art.store import fate_rows, remark_rows, series
+from art.store.damage import reads
 from art.store.pages import cursor_of, key_of
 from art.store.sql import Conn, Row, loads
 from art.types.wire_views import RunDetail, RunLine, RunList
@@ -176,7 +177,7 @@ def _line(
     return RunLine(
         project=project,
         name=name,
-        base_model=loads(row["base"])["name"],
+        base_model=_base_name(row),
         state="training" if (project, name) in training else "sampling" if running else "idle",
         step=row["step"],
         batch=row["batch"],
@@ -191,6 +192,11 @@ def _line(
         cost_usd=_newest(conn, project, name, COST),
         rewards=[rewards[place] for place in series.thinned(rewards, SPARKLINE)],
     )
+
+
+@reads("the model {project}/{name}")
+def _base_name(row: Row) -> str:
+    return str(loads(row["base"])["name"])
 
 
 def _newest(conn: Conn, project: str, name: str, metric: str) -> float | None:

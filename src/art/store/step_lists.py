@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from art.store import figure_rows
+from art.store.damage import reads
 from art.store.pages import cursor_of, key_of
 from art.store.sql import Conn, Row, loads
 from art.types.metrics import state_of
@@ -38,6 +39,7 @@ def steps(
     return StepList(steps=lines, next=following)
 
 
+@reads("the batch {batch} of the run")
 def _line(row: Row, logged: dict[str, float]) -> StepLine:
     metrics: dict[str, float] = {**loads(row["metrics"]), **logged}
     ran = row["started_at"] is not None and row["ended_at"] is not None

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from art.store.blobs import BlobStore, blob_path
-from art.store.sql import Conn, insert, one, rows
+from art.store.damage import reads
+from art.store.sql import Conn, Row, insert, one, rows
 from art.store.traces import ChoiceTrace
 from art.types.tokens import BlobRef
 
@@ -68,13 +69,15 @@ def trained_of(conn: Conn, rollout_id: str) -> dict[tuple[str, int], TrainedChoi
         " ORDER BY number, choice",
         rollout_id,
     )
-    return {
-        (row["call_id"], row["choice"]): TrainedChoice(
-            call_id=row["call_id"],
-            choice=row["choice"],
-            step=row["step"],
-            advantage=row["advantage"],
-            blob=None if row["blob"] is None else BlobRef.model_validate_json(row["blob"]),
-        )
-        for row in found
-    }
+    return {(row["call_id"], row["choice"]): _trained(row) for row in found}
+
+
+@reads("what was trained of the choice {choice} of the call {call_id}")
+def _trained(row: Row) -> TrainedChoice:
+    return TrainedChoice(
+        call_id=row["call_id"],
+        choice=row["choice"],
+        step=row["step"],
+        advantage=row["advantage"],
+        blob=None if row["blob"] is None else BlobRef.model_validate_json(row["blob"]),
+    )

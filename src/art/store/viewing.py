@@ -24,7 +24,9 @@ from typing import TypeVar
 
 from art.errors import ConfigError, DeadlineExceeded, NotFound, ReadOnly
 from art.store.changes import Kind
+from art.store.damage import told
 from art.store.database import Database, store_error
+from art.store.distrust import harden, require_ours
 from art.store.redaction import KeepEverything
 from art.store.schema import MIGRATIONS, migrate, schema_version
 from art.store.store import DATABASE, Store
@@ -86,6 +88,7 @@ class ReadOnlyDatabase(Database):
             )
         try:
             with contextlib.closing(self._connect()) as conn:
+                require_ours(conn, self._file)
                 version = schema_version(conn)
                 if version > len(MIGRATIONS):
                     migrate(conn)  # which says that this release is too old
@@ -146,7 +149,9 @@ class ReadOnlyDatabase(Database):
         try:
             with contextlib.closing(self._connect()) as conn:
                 conn.set_progress_handler(lambda: time.monotonic() > give_up, PATIENCE)
-                return run(conn)
+                require_ours(conn, self._file)  # at each read: what lies there may be another file by now
+                with told(conn):
+                    return run(conn)
         except sqlite3.OperationalError as error:
             if time.monotonic() < give_up:
                 raise store_error(error) from error
@@ -159,7 +164,7 @@ class ReadOnlyDatabase(Database):
     def _connect(self) -> sqlite3.Connection:
         conn = sqlite3.connect(self._uri(), uri=True, isolation_level=None, check_same_thread=False)
         conn.row_factory = sqlite3.Row
-        conn.execute("PRAGMA query_only = ON")
+        harden(conn)
         conn.execute(f"PRAGMA mmap_size = {MAP_BYTES}")
         return conn
 
