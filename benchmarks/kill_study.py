@@ -49,7 +49,9 @@ IDLE_SECONDS = 0.05
 STEP_SECONDS = 600.0
 """A run without a new step for this long hangs; a restart takes about ten, and minutes on a machine that others use."""
 MISSES = 4
-"""Looks in a row that find the server in another part of the run; then another part is due, and this one later."""
+"""Looks in a row that find the server in another part of the run; then the next part is due first."""
+WITHIN = 0.9
+"""Of the steps, what the kills are spread over: the last ones may need some looks more."""
 FILES = ("adapter_model.safetensors", "optimizer.safetensors", "trainer_state.json")
 """Of the last checkpoint, what must be equal; the manifest holds ids and times."""
 
@@ -185,12 +187,12 @@ def strike(
         if time.monotonic() - since > STEP_SECONDS:
             raise TimeoutError(f"no step for {STEP_SECONDS:.0f} s; {where(watch, folder)}")
         number = len(phases) - len(due)
-        if not due or last < 1 or last < (number + 0.5) * steps / len(phases) - 1:
+        if not due or last < 1 or last < (number + 0.5) * WITHIN * steps / len(phases) - 1:
             time.sleep(IDLE_SECONDS)
             continue
         kill = killer.attempt(due[0])
         if kill is None and (misses := misses + 1) % MISSES == 0:
-            due.append(due.pop(0))
+            due.insert(1, due.pop(0))
         elif kill is not None:
             due.pop(0)
             misses = 0
