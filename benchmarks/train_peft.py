@@ -6,7 +6,9 @@ trained tokens, backward. Ours computes the same log-probabilities and gradients
 once with every rollout in a row of its own and once as one trie. Both in float32 in one process on the same threads, and
 held against PEFT in float64 (its float32 is itself off by more than 1e-4 here, so that it is no reference);
 ours adds the adapter to its weights anew each time, as after an update. A loop that asks for the logits of trained
-positions alone (`logits_to_keep`) is recorded beside it.
+positions alone (`logits_to_keep`) is recorded beside it, and so are the products of matrices that no loop over rows can do
+without: each token by each frozen matrix, forward and backward. The plain loop's time over theirs is what a perfect trainer
+of rows would reach on this machine.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from torch import Tensor
 from train_policy import LORA, Point, load_policy, longest, make_choices, train_rows
 from transformers import AutoModelForCausalLM
 
+from art.base_model.files import read_json
+from art.base_model.llama import LlamaConfig
 from art.tokens.samples import SampledChoice
 from art.trainer.base_models import resolve_base_model
 from art.trainer.forward import Policy, adapter_config
@@ -57,6 +61,32 @@ def plain_loop(model: Any, choices: Sequence[SampledChoice], *, trim: bool) -> t
         computed += len(ids)
         trained += count
     return computed, trained
+
+
+class Products:
+    """The products of matrices of one pass over rows: inputs by weights and slopes by weights, the head's for trained tokens."""
+
+    def __init__(self, folder: Path, choices: Sequence[SampledChoice]) -> None:
+        config = LlamaConfig.read(read_json(folder / "config.json"))
+        hidden, mlp = config.hidden_size, config.mlp_size
+        query, key = config.query_heads * config.head_dim, config.kv_heads * config.head_dim
+        shapes = [(query + 2 * key, hidden), (hidden, query), (2 * mlp, hidden), (hidden, mlp)]
+        self._layers = [torch.randn(shape) for _ in range(config.layers) for shape in shapes]
+        self._head_V_E = torch.randn(config.vocab_size, hidden)
+        self._rows = [(len(c.path) - 1, len(c.completion)) for c in choices]
+        sizes = {size for weight in [*self._layers, self._head_V_E] for size in weight.shape}
+        self._inputs = {size: torch.randn(max(row for row, _ in self._rows), size) for size in sizes}
+
+    @torch.no_grad()
+    def __call__(self) -> tuple[int, int]:
+        """(tokens computed, tokens trained)."""
+        for tokens, trained in self._rows:
+            work = [(weight, tokens) for weight in self._layers] + [(self._head_V_E, trained)]
+            for weight_O_I, count in work:
+                self._inputs[weight_O_I.shape[1]][:count] @ weight_O_I.T
+            for weight_O_I, count in reversed(work):
+                self._inputs[weight_O_I.shape[0]][:count] @ weight_O_I
+        return sum(tokens for tokens, _ in self._rows), sum(trained for _, trained in self._rows)
 
 
 def load_plain(folder: Path, policy: Policy, scratch: Path) -> Any:
@@ -111,6 +141,7 @@ def measure_peft(
         "peft, logits_to_keep": lambda: plain_loop(model, choices, trim=True),
         "ours, alone": lambda: train_rows(policy, choices, longest(choices)),
         "ours, trie": lambda: train_rows(policy, choices, MAX_ROW_TOKENS),
+        "products alone": Products(folder, choices),
     }
     counts: dict[str, Any] = {}
     for kind, run in kinds.items():  # also warms
