@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from art.base_model.files import Read, TensorFile, read_json
 from art.engine.protocol import BASE_VERSION, AdapterCheck, AdapterRef
 from art.engine.torch.architecture import Architecture
+from art.engine.torch.delta import Delta
 from art.engine.torch.weights import Placement
 from art.engine.torch.whole import WholeModel, is_whole
 from art.errors import ConfigError, Conflict, InvalidInput, NotFound, Overloaded
@@ -28,8 +28,6 @@ PREFIX = "base_model.model."
 MAGNITUDE = "lora_magnitude_vector"
 """PEFT's name of DoRA's lengths of rows."""
 PART = rf"(lora_A|lora_B|{MAGNITUDE})"
-TINY = 1e-30
-"""A row shorter than this counts as this long, as in the trainer: a row of zeros stays one."""
 
 REFUSED = (
     "fan_in_fan_out",
@@ -42,43 +40,12 @@ REFUSED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
-    """What an adapter makes of one matrix: W + scale * b @ a, whose rows DoRA then scales to the lengths m.
-
-    DoRA (arXiv:2402.09353): row o becomes m_o * V_o / ||V_o|| with V = W + scale * b @ a.
-    """
-
-    a_R_I: Tensor
-    b_O_R: Tensor
-    scale: float
-    magnitude_O: Tensor | None = None
-    """m, with DoRA."""
-
-    def add_to(self, weight_O_I: Tensor) -> Tensor:
-        """The merged matrix, in float32 (a bf16 sum would round most of a small delta away)."""
-        merged_O_I = weight_O_I.float().addmm(self.b_O_R.float(), self.a_R_I.float(), alpha=self.scale)
-        if self.magnitude_O is not None:
-            norms_O = torch.linalg.vector_norm(merged_O_I, dim=1).clamp_(min=TINY)
-            merged_O_I *= (self.magnitude_O.float() / norms_O)[:, None]
-        return merged_O_I
-
-
-@dataclass(frozen=True, slots=True)
 class Adapter:
     """A LoRA on disk, read and sorted by the matrices it belongs to."""
 
     deltas: dict[str, Delta]
     matched: int
     unmatched: list[str]
-
-    def merged(self, read: Read) -> Read:
-        """A reader that gives every parameter with this adapter applied."""
-
-        def read_merged(name: str) -> Tensor:
-            delta = self.deltas.get(name)
-            return read(name) if delta is None else delta.add_to(read(name))
-
-        return read_merged
 
 
 def read_adapter(folder: Path, adaptable: frozenset[str]) -> Adapter:
@@ -204,7 +171,7 @@ class AdapterStore:
         self._check_shapes(adapter, ref)
         evicted = self._make_room(busy) if known is None else ref.version
         weights = self._architecture.build(
-            adapter.merged(self._read), self._placement, base=self._base, changed=frozenset(adapter.deltas)
+            self._read, self._placement, base=self._base, deltas=adapter.deltas
         )
         return self._keep(ref, weights, adapter, probe), evicted
 

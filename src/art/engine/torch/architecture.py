@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from art.base_model.files import Read, read_json
 from art.engine.torch.attention import AttentionPlan
+from art.engine.torch.delta import Delta
 from art.engine.torch.weights import Placement
 from art.errors import ConfigError
 
@@ -37,9 +39,15 @@ class Architecture(Protocol):
     """Parameters that are another's values under a name of their own (tied embeddings)."""
 
     def build(
-        self, read: Read, placement: Placement, *, base: Any = None, changed: frozenset[str] = frozenset()
+        self,
+        read: Read,
+        placement: Placement,
+        *,
+        base: Any = None,
+        deltas: Mapping[str, Delta] = MappingProxyType({}),
     ) -> Any:
-        """Weights from parameters. Where `base` is given, what holds no `changed` name is shared with it."""
+        """Weights from parameters. With `base`, which was built from them, its weights with `deltas` by the matrices' names;
+        what none of them changes is shared with it."""
         ...
 
     def forward(self, weights: Any, token_T: Tensor, plan: AttentionPlan) -> Tensor:

@@ -10,7 +10,11 @@ one complex multiplication. Scores do not change, since q and k are reordered al
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -21,6 +25,7 @@ from art.base_model.files import Read
 from art.base_model.llama import EMBEDDING, HEAD, NAMES, LlamaConfig
 from art.engine.torch.architecture import ModelShape
 from art.engine.torch.attention import AttentionPlan
+from art.engine.torch.delta import Delta
 from art.engine.torch.weights import Linear, Placement, PlainLinear
 from art.errors import ConfigError
 
@@ -84,10 +89,10 @@ class Llama:
         placement: Placement,
         *,
         base: LlamaWeights | None = None,
-        changed: frozenset[str] = frozenset(),
+        deltas: Mapping[str, Delta] = MappingProxyType({}),
     ) -> LlamaWeights:
-        place = _Builder(self, read, placement, changed)
-        layers = [place.layer(i, base.layers[i] if base else None) for i in range(self.shape.layers)]
+        place = _Builder(self, read, placement, deltas)
+        layers = place.layers(base)
         return LlamaWeights(
             embedding_V_E=base.embedding_V_E if base else place.tensor(EMBEDDING),
             layers=layers,
@@ -177,11 +182,19 @@ class Llama:
 class _Builder:
     """Puts one checkpoint's parameters into place, sharing what an adapter leaves as it is."""
 
-    def __init__(self, model: Llama, read: Read, placement: Placement, changed: frozenset[str]) -> None:
+    def __init__(self, model: Llama, read: Read, placement: Placement, deltas: Mapping[str, Delta]) -> None:
         self._model = model
         self._read = read
         self._placement = placement
-        self._changed = changed
+        self._deltas = deltas
+
+    def layers(self, base: LlamaWeights | None) -> list[LlamaLayer]:
+        """All of them; on the CPU several at a time, since packing a matrix and touching fresh memory take one core each."""
+        count = self._model.shape.layers
+        bases: list[LlamaLayer | None] = [*base.layers] if base else [None] * count
+        workers = torch.get_num_threads() if self._placement.device.type == "cpu" else 1
+        with ThreadPoolExecutor(workers) as pool:
+            return list(pool.map(self.layer, range(count), bases))
 
     def layer(self, index: int, base: LlamaLayer | None) -> LlamaLayer:
         at = f"model.layers.{index}."
@@ -205,19 +218,41 @@ class _Builder:
 
     def fused(self, names: list[str], base: Linear | None, *, pairs: dict[str, int] | None = None) -> Linear:
         """One layer of several matrices below each other; `pairs` names those to reorder, with their heads."""
-        if base is not None and not self._changed.intersection(names):
+        if base is not None and self._deltas.keys().isdisjoint(names):
             return base
+        orders = {f"{stem}.weight": partial(interleave, heads=heads) for stem, heads in (pairs or {}).items()}
+        if base is not None and base.plain is not None and self._placement.dtype == torch.float32:
+            return self._placement.linear(
+                self._added(names, base.plain.weight_O_I, orders), base.plain.bias_O
+            )
         weights, biases = [], []
         for name in names:
-            stem = name.removesuffix(".weight")
-            weight, bias = self._read(name), self._optional(stem + ".bias")
-            heads = (pairs or {}).get(stem)
-            weights.append(weight if heads is None else interleave(weight, heads))
+            weight, bias = self._read(name), self._optional(name.removesuffix(".weight") + ".bias")
+            if (delta := self._deltas.get(name)) is not None:
+                weight = delta.add_to(weight)
+            order = orders.get(name)
+            weights.append(weight if order is None else order(weight))
             if bias is not None:
-                biases.append(bias if heads is None else interleave(bias, heads))
+                biases.append(bias if order is None else order(bias))
         if biases and len(biases) != len(names):
             raise ConfigError(f"only some of {', '.join(names)} have a bias")
         return self._placement.linear(_stack(weights), _stack(biases) if biases else None)
+
+    def _added(
+        self, names: list[str], base_O_I: Tensor, orders: Mapping[str, Callable[[Tensor], Tensor]]
+    ) -> Tensor:
+        """The base's matrices with their deltas, in one pass over them: the base holds the same numbers, in their order."""
+        merged_O_I = torch.empty_like(base_O_I)
+        start = 0
+        for name in names:
+            rows = slice(start, start := start + self._read(name).shape[0])
+            delta, order = self._deltas.get(name), orders.get(name)
+            if delta is None:
+                merged_O_I[rows] = base_O_I[rows]
+            else:
+                delta = delta if order is None else delta.reordered(order)
+                delta.add_to(base_O_I[rows], out=merged_O_I[rows])
+        return merged_O_I
 
     def _optional(self, name: str) -> Tensor | None:
         try:
