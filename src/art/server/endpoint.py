@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -19,6 +20,8 @@ from art.store.damage import UNREADABLE, damaged
 from art.store.records import AuditRow, Role
 
 B = TypeVar("B", bound=BaseModel)
+logger = logging.getLogger(__name__)
+
 LISTS = ("/api/v1/views/runs", "/api/v1/views/rollouts")
 """Begin the paths of what people look at and a store has much of."""
 
@@ -100,6 +103,8 @@ async def _looked(route: ApiRoute, call: ApiCall) -> BaseModel | Response:
         except ArtError:
             raise
         except UNREADABLE as error:
+            # No row was seen to be broken, so it may be a fault of ours: an operator is to see where.
+            logger.error("%s %s could not be answered", route.method, route.path, exc_info=error)
             raise damaged("/".join(map(str, params.values())) or "a run", error) from error
 
 
