@@ -59,6 +59,7 @@ RUNS = (
     *(Run("cold", DEFAULTS, seed) for seed in FEWER_SEEDS),
     *(Run(task, DEFAULTS, seed) for task in ("weather", "tictactoe") for seed in SEEDS),
     *(Run("weather", variant, seed, train) for variant, train in VARIANTS.items() for seed in FEWER_SEEDS),
+    Run("guess", "no_entropy", 0, {"entropy_coef": 0.0}),
 )
 """In the order in which they are made."""
 

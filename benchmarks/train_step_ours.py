@@ -20,6 +20,7 @@ CONFIG = art.TrainConfig(
     weight_decay=SETTINGS["weight_decay"],
     max_grad_norm=SETTINGS["max_grad_norm"],
     loss_fn="ppo",
+    entropy_coef=0.0,  # TRL's is 0
     epsilon=SETTINGS["epsilon"],
     epsilon_high=SETTINGS["epsilon_high"],
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from art.config.model import LoraConfig
-from art.config.train import ResolvedTrainConfig, TrainConfig
+from art.config.train import ResolvedTrainConfig, TrainConfig, chosen_by_size
 from art.errors import ConfigError, UnsupportedOption
 
 
@@ -83,6 +83,22 @@ def test_what_is_not_set_is_the_losss_own(
 ) -> None:
     config = TrainConfig(**options)
     assert (config.clip, config.level) == (clip, level)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "rate", "entropy"),
+    [(10**6, 1e-3, 0.0), (135 * 10**6, 5e-4, 0.02), (800 * 10**6, 1.5e-4, 0.0)],
+)
+def test_what_is_not_set_resolves_by_the_models_size(parameters: int, rate: float, entropy: float) -> None:
+    chosen = chosen_by_size(TrainConfig(), parameters, whole=False)
+    assert chosen == pytest.approx({"learning_rate": rate, "entropy_coef": entropy})
+    whole = chosen_by_size(TrainConfig(), parameters, whole=True)
+    assert whole == pytest.approx({"learning_rate": rate / 10, "entropy_coef": entropy})
+    said = TrainConfig(learning_rate=2e-4, entropy_coef=0.0)
+    assert chosen_by_size(said, parameters, whole=False) == {}
+    assert chosen_by_size(TrainConfig(entropy_coef=0.0), parameters, whole=False) == pytest.approx(
+        {"learning_rate": rate}
+    )
 
 
 def test_advantages_are_normalised_by_grpo_unless_told_otherwise() -> None:

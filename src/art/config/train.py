@@ -87,8 +87,8 @@ class TrainConfig(OptimizerConfig):
     """Upper bound of the ratio as a weight where the advantage is negative."""
     kimi_k2_tau: float | None = Field(default=None, ge=0)
     """Takes tau * log ratio from each token's advantage (Kimi K2, arXiv:2507.20534); None switches it off."""
-    entropy_coef: float = Field(default=0.0, ge=0)
-    """Weight of the entropy bonus, in loss per nat."""
+    entropy_coef: float | None = Field(default=None, ge=0)
+    """Weight of the entropy bonus, in loss per nat; None resolves by model size, 0 switches it off."""
     loss_aggregation: Literal["rollout", "token"] = "rollout"
     """`rollout`: mean over a rollout's trained tokens, then over rollouts. `token`: mean over all tokens."""
 
@@ -180,6 +180,7 @@ class ResolvedTrainConfig(TrainConfig):
     """A TrainConfig with every automatic value filled in, as it is stored in the manifest."""
 
     learning_rate: float = Field(gt=0, le=1.0)
+    entropy_coef: float = Field(default=0.0, ge=0)
     parity_mean: float = 0.06
     """Bound of the mean absolute difference between recorded and trainer log-probabilities."""
     parity_p99: float = 0.3
@@ -296,3 +297,24 @@ def default_learning_rate(parameters: int, *, whole: bool = False) -> float:
     if parameters <= 200_000_000:
         return share * 5e-4
     return float(share * max(1e-5, 3e-4 * (200_000_000 / parameters) ** 0.5))
+
+
+def default_entropy_coef(parameters: int) -> float:
+    """The entropy bonus, in loss per nat, that an unset option resolves to.
+
+    0.02 between ten and 200 million parameters, where a policy without it stops trying before it has found what pays
+    (docs/learning.md). None for larger models, where nothing was measured, nor for the smallest, which are for tests.
+    """
+    return 0.02 if 10_000_000 < parameters <= 200_000_000 else 0.0
+
+
+def chosen_by_size(config: TrainConfig, parameters: int, *, whole: bool) -> dict[str, float]:
+    """The options of `config` that are unset and resolve by the base model's size, as they are applied.
+
+    `whole`: all the model's weights are trained.
+    """
+    chosen = {
+        "learning_rate": default_learning_rate(parameters, whole=whole),
+        "entropy_coef": default_entropy_coef(parameters),
+    }
+    return {option: value for option, value in chosen.items() if getattr(config, option) is None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from art.config.train import ResolvedTrainConfig, default_learning_rate
+from art.config.train import ResolvedTrainConfig, TrainConfig, chosen_by_size
 from art.store.records import JobRow, JobSpec, ModelRow, Outcomes, RolloutChange
 from art.trainer.protocol import RolloutOutcome, TrainOutcome
 from art.types.policy import RolloutStatus
@@ -14,12 +14,11 @@ from art.types.wire import JobResult, TrajectoryOutcome
 
 def resolve_config(spec: JobSpec, model: ModelRow) -> ResolvedTrainConfig:
     """The job's options with every automatic value filled in."""
-    values = spec.config.model_dump()
-    if values["learning_rate"] is None:
-        values["learning_rate"] = default_learning_rate(
-            model.base.parameters, whole=model.config.adapter is None
-        )
-    return ResolvedTrainConfig(**values)
+    return ResolvedTrainConfig(**{**spec.config.model_dump(), **_chosen(spec.config, model)})
+
+
+def _chosen(config: TrainConfig, model: ModelRow) -> dict[str, float]:
+    return chosen_by_size(config, model.base.parameters, whole=model.config.adapter is None)
 
 
 STATUSES = (
@@ -37,11 +36,14 @@ STATUSES = (
 
 def automatic_choices(job: JobRow, model: ModelRow) -> list[str]:
     """Values of the job's options that the server chose, with their reasons."""
-    if job.spec.config.learning_rate is not None or not job.spec.groups:
+    if not job.spec.groups:
         return []
-    size = model.base.parameters
-    rate = default_learning_rate(size, whole=model.config.adapter is None)
-    return [f"learning_rate {rate:g}: chosen for a model of {size / 1e6:.3g} million parameters"]
+    size = f"{model.base.parameters / 1e6:.3g}"
+    return [
+        f"{option} {value:g}: chosen for a model of {size} million parameters"
+        for option, value in _chosen(job.spec.config, model).items()
+        if value  # of what is left off there is nothing to tell
+    ]
 
 
 def merged(parts: Sequence[RolloutOutcome]) -> tuple[RolloutStatus, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from art.config.model import ModelConfig
-from art.config.train import TrainConfig, default_learning_rate
+from art.config.train import TrainConfig, chosen_by_size
 from art.errors import NotFound
 from art.store import fate_rows, remark_rows, series
 from art.store.damage import reads
@@ -92,16 +92,17 @@ def _newest_call(conn: Conn, model: Row) -> tuple[dict[str, Any], dict[str, str]
     ).fetchone()
     if found is None:
         return {}, {}
-    settings, usual = loads(found[0]), TrainConfig().model_dump(mode="json")
+    settings, usual = loads(found[0]), TrainConfig()
+    defaults = usual.model_dump(mode="json")
     set_by = {
-        option: "default" if option in usual and value == usual[option] else "the train call"
+        option: "default" if option in defaults and value == defaults[option] else "the train call"
         for option, value in settings.items()
     }
-    if settings.get("learning_rate") is None:
-        whole = ModelConfig.model_validate(loads(model["config"])).adapter is None
-        parameters = loads(model["base"])["parameters"]
-        settings["learning_rate"] = default_learning_rate(parameters, whole=whole)
-        set_by["learning_rate"] = "chosen by the model's size"
+    whole = ModelConfig.model_validate(loads(model["config"])).adapter is None
+    parameters = loads(model["base"])["parameters"]
+    for option, value in chosen_by_size(usual, parameters, whole=whole).items():
+        if settings.get(option) is None:
+            settings[option], set_by[option] = value, "chosen by the model's size"
     return settings, set_by
 
 

@@ -110,7 +110,7 @@ class Updater:
         logprobs, entropy = self._policy.logprobs(
             row,
             chunk=self._config.logprob_calculation_chunk_size,
-            entropy_gradient=self._config.entropy_coef > 0,
+            entropy_gradient=bool(self._config.entropy_coef),
         )
         return Tokens(
             logprobs_N=logprobs,

@@ -88,7 +88,7 @@ _LOSS = (
     _m("loss/train_last", "Last loss", "nats", "Loss of the last update of a call of supervised fine-tuning.", "down"),
     _m(
         "loss/entropy", "Entropy", "nats", "Mean entropy of the distribution that each trained token was sampled from.",
-        warn_below=0.02, warning="Answers hardly vary any more, so groups have no spread: lower learning_rate, or set entropy_coef.",
+        warn_below=0.02, warning="Answers hardly vary any more, so groups have no spread: lower learning_rate, or raise entropy_coef.",
     ),
     _m("loss/kl_policy_ref", "KL to the reference", "nats", "Estimated divergence from the reference, per trained token.", "down",
        warn_above=1.0, warning="The model is far from its reference: raise kl_penalty_coef or lower learning_rate."),
