@@ -17,7 +17,7 @@ from typing import Any
 from bench_demo import cpu_name, now
 
 import art
-from art.config.train import LOSSES
+from art.config.train import LOSSES, chosen_by_size
 from art.demo import cold
 from art.demo.live import Display
 from art.demo.run import BASE_MODEL, Options, demonstrate
@@ -30,10 +30,12 @@ from art.utils.console import console
 
 DEFAULTS = "defaults"
 VARIANTS: dict[str, dict[str, Any]] = {
-    **{loss: {"loss_fn": loss} for loss in ("ppo", "cispo", "gspo") if loss != LOSSES[0]},
     "dr_grpo": {"advantages": "dr_grpo", "loss_aggregation": "token"},
+    **{loss: {"loss_fn": loss} for loss in ("gspo", "cispo", "ppo") if loss != LOSSES[0]},
 }
 """What is compared with the default loss, on the weather task."""
+PARAMETERS = 135_000_000
+"""Of the base model, about: what the defaults are chosen by."""
 SEEDS, FEWER_SEEDS = range(5), range(3)
 DISTRIBUTIONS = ("agent-reinforcement-trainer", "torch", "transformers", "peft", "openai")
 
@@ -100,6 +102,7 @@ def settings(run: Run, place: Place) -> dict[str, Any]:
         "rollouts_per_group": task.rollouts_per_group,
         "held_out": place.held_out or task.held_out,
         "train": config.model_dump(mode="json"),
+        "chosen_by_size": chosen_by_size(config, PARAMETERS, whole=False),
     }
 
 

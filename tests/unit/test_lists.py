@@ -347,7 +347,7 @@ def test_runs_and_one_run(ask: Any, table: Any) -> None:
     assert figures["loss/entropy"].count == len(line.rewards)
     options, origin = detail.config["train_call"], detail.config_origin
     assert (options["loss_fn"], origin["train_call.loss_fn"]) == (TrainConfig().loss_fn, "default")
-    for option, value in {"learning_rate": 5e-4, "entropy_coef": 0.02}.items():
+    for option, value in {"learning_rate": 5e-4, "entropy_coef": 0.05}.items():
         assert (options[option], origin[f"train_call.{option}"]) == (value, "chosen by the model's size")
     with pytest.raises(NotFound, match="no run"):
         ask(lambda conn: run_lists.run(conn, "shop", "nothing"))

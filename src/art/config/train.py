@@ -302,10 +302,10 @@ def default_learning_rate(parameters: int, *, whole: bool = False) -> float:
 def default_entropy_coef(parameters: int) -> float:
     """The entropy bonus, in loss per nat, that an unset option resolves to.
 
-    0.02 between ten and 200 million parameters, where a policy without it stops trying before it has found what pays
+    0.05 between ten and 200 million parameters, where a policy without it stops trying before it has found what pays
     (docs/learning.md). None for larger models, where nothing was measured, nor for the smallest, which are for tests.
     """
-    return 0.02 if 10_000_000 < parameters <= 200_000_000 else 0.0
+    return 0.05 if 10_000_000 < parameters <= 200_000_000 else 0.0
 
 
 def chosen_by_size(config: TrainConfig, parameters: int, *, whole: bool) -> dict[str, float]:

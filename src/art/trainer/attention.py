@@ -24,7 +24,7 @@ from torch import Tensor
 
 from art.tokens.samples import IntArray, Segment, Trie
 
-QUERIES = 64
+QUERIES = 96
 """Queries of a block at most: of its scores those above the diagonal, about half a block per query, are computed for
 nothing."""
 MERGE_SCORES = 8_000
@@ -120,9 +120,9 @@ class TreeAttention(torch.autograd.Function):
         ctx.save_for_backward(q_HSD, k_KSD, v_KSD)
         ctx.plan, ctx.scale = plan, scale
         out_SHD = torch.empty_like(q_HSD.transpose(0, 1), memory_format=torch.contiguous_format)
+        scaled_KSD = k_KSD * scale  # fewer numbers than there are queries or scores, and once for all blocks
         for block in plan:
-            q_KRD = _grouped(q_HSD, len(k_KSD), block) * scale
-            weights_KRP = _weights(q_KRD, _taken(k_KSD, block), block)
+            weights_KRP = _weights(_grouped(q_HSD, len(k_KSD), block), _taken(scaled_KSD, block), block)
             mixed_KRD = torch.bmm(weights_KRP.to(v_KSD.dtype), _taken(v_KSD, block))
             _ungroup(mixed_KRD, out_SHD[block.start : block.end])
         return out_SHD.transpose(0, 1)
@@ -133,18 +133,19 @@ class TreeAttention(torch.autograd.Function):
         grad_q_SHD = torch.empty_like(q_HSD.transpose(0, 1), memory_format=torch.contiguous_format)
         grad_k_KSD = torch.zeros(k_KSD.shape, dtype=torch.float32, device=k_KSD.device)
         grad_v_KSD = torch.zeros_like(grad_k_KSD)
+        scaled_KSD = k_KSD * ctx.scale
         for block in ctx.plan:
-            keys_KPD, values_KPD = _taken(k_KSD, block), _taken(v_KSD, block)
-            q_KRD = _grouped(q_HSD, len(k_KSD), block) * ctx.scale
+            keys_KPD, values_KPD = _taken(scaled_KSD, block), _taken(v_KSD, block)
+            q_KRD = _grouped(q_HSD, len(k_KSD), block)
             grad_KRD = _grouped(grads[0], len(k_KSD), block)
             weights_KRP = _weights(q_KRD, keys_KPD, block)
             _give(grad_v_KSD, torch.bmm(weights_KRP.to(v_KSD.dtype).transpose(1, 2), grad_KRD), block)
             grad_weights = torch.bmm(grad_KRD, values_KPD.transpose(1, 2)).float()
             grad_scores = torch._softmax_backward_data(grad_weights, weights_KRP, -1, torch.float32)
             grad_scores = grad_scores.to(q_HSD.dtype)
-            grad_rows_KRD = torch.bmm(grad_scores, keys_KPD).mul_(ctx.scale)
-            _ungroup(grad_rows_KRD, grad_q_SHD[block.start : block.end])
+            _ungroup(torch.bmm(grad_scores, keys_KPD), grad_q_SHD[block.start : block.end])
             _give(grad_k_KSD, torch.bmm(grad_scores.transpose(1, 2), q_KRD), block)
+        grad_k_KSD *= ctx.scale
         return grad_q_SHD.transpose(0, 1), grad_k_KSD.to(k_KSD.dtype), grad_v_KSD.to(v_KSD.dtype), None, None
 
 
@@ -175,7 +176,7 @@ def _ungroup(x_KRD: Tensor, out_QHD: Tensor) -> None:
 
 
 def _weights(q_KRD: Tensor, keys_KPD: Tensor, block: Block) -> Tensor:
-    """[K, R, P] in float32: the softmax over the keys that each query sees; queries are scaled."""
+    """[K, R, P] in float32: the softmax over the keys that each query sees; keys are scaled."""
     scores_KRP = torch.bmm(q_KRD, keys_KPD.transpose(1, 2)).float()
     size, some = block.bias.shape
     scores_KRP.unflatten(1, (-1, size))[..., -some:] += block.bias
