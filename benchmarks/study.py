@@ -1,6 +1,6 @@
 """`make study`: what learns with ART, over tasks, losses and seeds.
 
-    make study                               everything that is not there yet (about five hours on two idle cores)
+    make study                               everything that is not there yet (about two hours on two idle cores)
     make study ARGS="--only guess"           the runs of one task, one variant, or one run by name
     make study ARGS="--list"                 which runs there are, and which of them are done
 

@@ -11,6 +11,7 @@ import pytest
 from art.cli._complete import _of_folder
 from art.cli.main import EXIT_ERROR, run
 from art.errors import Damaged
+from art.store.database import Database
 from art.store.distrust import LARGEST_BYTES, require_ours
 from art.store.schema import MIGRATIONS, migrate
 
@@ -44,6 +45,13 @@ HOSTILE = {
         "CREATE INDEX rollouts_by_status ON rollouts (hex(zeroblob(100000000)))",
     ),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
+def test_a_schema_of_somebody_else_is_not_served(tmp_path: Path, hostile: tuple[str, ...]) -> None:
+    database = Database(changed(tmp_path, *hostile) / "server" / "art.db")
+    with pytest.raises(Damaged, match="is no store as ART writes it"):
+        database.open()
 
 
 @pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)

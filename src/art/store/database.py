@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from art.errors import Conflict, DeadlineExceeded, InfraError, Overloaded
 from art.store.changes import Changes
 from art.store.damage import told
+from art.store.distrust import require_ours
 from art.store.readers import Readers
 from art.store.schema import migrate
 
@@ -61,9 +62,11 @@ class Database:
         """What each commit changes."""
 
     def open(self) -> None:
-        """Create or migrate the file and start the threads. InfraError where the disk or another process is in the way."""
+        """Create or migrate the file and start the threads. InfraError where the disk or another process is in the way, Damaged
+        where the file's tables are not a store's."""
         try:
             with contextlib.closing(self._connect()) as conn:
+                require_ours(conn, self._file)
                 conn.execute("PRAGMA journal_mode = WAL")
                 migrate(conn)
         except sqlite3.Error as error:
