@@ -101,6 +101,23 @@ def test_what_is_not_set_resolves_by_the_models_size(parameters: int, rate: floa
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "entropy"),
+    [
+        ({"advantages": "dr_grpo"}, 0.0),
+        ({"normalize_advantages": False}, 0.0),
+        ({"advantages": "rloo"}, 0.0),
+        ({"advantages": "rloo", "normalize_advantages": True}, 0.05),
+        ({"advantages": "reinforce++"}, 0.05),
+        ({"advantages": "rank"}, 0.05),
+    ],
+)
+def test_no_entropy_bonus_is_chosen_that_could_outweigh_the_advantages(
+    options: dict[str, Any], entropy: float
+) -> None:
+    assert chosen_by_size(TrainConfig(**options), 135 * 10**6, whole=False)["entropy_coef"] == entropy
+
+
 def test_advantages_are_normalised_by_grpo_unless_told_otherwise() -> None:
     assert TrainConfig().normalizes
     assert not TrainConfig(normalize_advantages=False).normalizes

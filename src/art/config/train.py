@@ -142,6 +142,11 @@ class TrainConfig(OptimizerConfig):
         return self.normalize_advantages
 
     @property
+    def unit_advantages(self) -> bool:
+        """Whether advantages are about 1 in size, however much or little the rewards differ."""
+        return self.normalizes or self.advantages in ("reinforce++", "rank")
+
+    @property
     def estimator(self) -> Estimator:
         """`kl_estimator` as it is applied."""
         return self.kl_estimator or ("k1" if self.kl_penalty == "reward" else "k3")
@@ -299,13 +304,15 @@ def default_learning_rate(parameters: int, *, whole: bool = False) -> float:
     return float(share * max(1e-5, 3e-4 * (200_000_000 / parameters) ** 0.5))
 
 
-def default_entropy_coef(parameters: int) -> float:
+def default_entropy_coef(config: TrainConfig, parameters: int) -> float:
     """The entropy bonus, in loss per nat, that an unset option resolves to.
 
     0.05 between ten and 200 million parameters, where a policy without it stops trying before it has found what pays
-    (docs/learning.md). None for larger models, where nothing was measured, nor for the smallest, which are for tests.
+    (docs/learning.md). None for larger models, where nothing was measured, nor for the smallest, which are for tests; nor
+    beside advantages as large as the rewards' differences: as those shrink the bonus would win, and the policy would unlearn.
     """
-    return 0.05 if 10_000_000 < parameters <= 200_000_000 else 0.0
+    small = 10_000_000 < parameters <= 200_000_000
+    return 0.05 if small and config.unit_advantages else 0.0
 
 
 def chosen_by_size(config: TrainConfig, parameters: int, *, whole: bool) -> dict[str, float]:
@@ -315,6 +322,6 @@ def chosen_by_size(config: TrainConfig, parameters: int, *, whole: bool) -> dict
     """
     chosen = {
         "learning_rate": default_learning_rate(parameters, whole=whole),
-        "entropy_coef": default_entropy_coef(parameters),
+        "entropy_coef": default_entropy_coef(config, parameters),
     }
     return {option: value for option, value in chosen.items() if getattr(config, option) is None}

@@ -100,9 +100,11 @@ def _newest_call(conn: Conn, model: Row) -> tuple[dict[str, Any], dict[str, str]
     }
     whole = ModelConfig.model_validate(loads(model["config"])).adapter is None
     parameters = loads(model["base"])["parameters"]
-    for option, value in chosen_by_size(usual, parameters, whole=whole).items():
-        if settings.get(option) is None:
-            settings[option], set_by[option] = value, "chosen by the model's size"
+    config = usual.model_copy(
+        update={option: value for option, value in settings.items() if option in defaults}
+    )
+    for option, value in chosen_by_size(config, parameters, whole=whole).items():
+        settings[option], set_by[option] = value, "chosen by the model's size"
     return settings, set_by
 
 
