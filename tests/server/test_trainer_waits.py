@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from art.config.server import ServerConfig
-from art.config.train import ResolvedTrainConfig, TrainConfig
+from art.config.train import ResolvedTrainConfig, TrainConfig, chosen_by_size
 from art.errors import DeadlineExceeded
 from art.server.trainers import WorkerTrainer
 from art.trainer.checkpoint import remove_folder
@@ -26,7 +26,8 @@ SECONDS = 30.0  # no answer of this file takes longer
 
 
 def train_job() -> TrainJob:
-    config = ResolvedTrainConfig(**{**TrainConfig().model_dump(), "learning_rate": 1e-3})
+    chosen = chosen_by_size(TrainConfig(), BASE.parameters, whole=False)
+    config = ResolvedTrainConfig(**{**TrainConfig().model_dump(), **chosen})
     return TrainJob(
         job_id="j", project="p", name="m", batch=1, base=BASE, model_dir="/m", blob_dir="/blobs", parent_step=0,
         step=1, lora={"r": 8}, config=config, groups=[],
