@@ -309,7 +309,7 @@ def default_entropy_coef(config: TrainConfig, parameters: int) -> float:
 
     0.05 between ten and 200 million parameters, where a policy without it stops trying before it has found what pays
     (docs/learning.md). None for larger models, where nothing was measured, nor for the smallest, which are for tests; nor
-    beside advantages as large as the rewards' differences: as those shrink the bonus would win, and the policy would unlearn.
+    beside advantages as large as the rewards' differences: as those shrink the bonus may outweigh them (one run with dr_grpo unlearned).
     """
     small = 10_000_000 < parameters <= 200_000_000
     return 0.05 if small and config.unit_advantages else 0.0
