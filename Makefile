@@ -190,7 +190,7 @@ bench-dashboard: $(STAMP) ## The dashboard over 100,000 trajectories: lists, fir
 	$(BIN)/python benchmarks/bench_dashboard.py $(ARGS)
 
 bench-train: $(STAMP) $(TRL_STAMP) ## A GRPO step against TRL, training against a plain PEFT loop, tries, memory (twenty minutes)
-	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python benchmarks/bench_train.py --trl-python $(TRL)/bin/python $(ARGS)
+	$(BIN)/python benchmarks/bench_train.py --trl-python $(TRL)/bin/python $(ARGS)
 
 study: $(STAMP) ## What learns, over tasks, losses and seeds, as curves; goes on where it stopped (five hours)
 	$(BIN)/python benchmarks/study.py $(ARGS)
