@@ -8,7 +8,7 @@ peft: the trainer's forward and backward pass against a plain PEFT loop (train_p
 tree: one trie against a row for each rollout, over a grid of shapes (train_tree.py).
 head: peak memory of the LM head in chunks against all logits at once (train_head.py).
 
-Writes benchmarks/results/bench-train.json, where each part keeps its own date, load and bars, so that parts may be run on
+Writes benchmarks/results/bench-train.json, where each part keeps its own date, machine, load and bars, so that parts may be run on
 their own; medians of fewer than five rounds are shown and not written. Exits 1 when a bar is missed.
 """
 
@@ -104,14 +104,6 @@ def about(options: argparse.Namespace, load: float) -> dict[str, Any]:
         "rounds": options.rounds,
         "threads": options.threads,
         "load_average": [round(load, 2), round(os.getloadavg()[0], 2)],
-    }
-
-
-def keep(part: str, figures: dict[str, Any]) -> None:
-    """Write the part beside those that are there; after each part, so that an hour is not lost to the last one."""
-    before = json.loads(RESULTS.read_text())["figures"] if RESULTS.exists() else {}
-    merged = {name: figures if name == part else before[name] for name in PARTS if name in {part, *before}}
-    report = {
         "machine": {
             "platform": platform.platform(),
             "cpu": cpu_name(),
@@ -121,6 +113,14 @@ def keep(part: str, figures: dict[str, Any]) -> None:
             "peft": peft.__version__,
             "allocator": os.environ["GLIBC_TUNABLES"],
         },
+    }
+
+
+def keep(part: str, figures: dict[str, Any]) -> None:
+    """Write the part beside those that are there; after each part, so that an hour is not lost to the last one."""
+    before = json.loads(RESULTS.read_text())["figures"] if RESULTS.exists() else {}
+    merged = {name: figures if name == part else before[name] for name in PARTS if name in {part, *before}}
+    report = {
         "date": now(),
         "figures": merged,
         "bars": [line for one in merged.values() for line in one["bars"]],
